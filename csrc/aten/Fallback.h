@@ -1,0 +1,38 @@
+// The copying fallback: the CPU computes on copies, under one policy.
+#pragma once
+
+#include <string>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/Device.h>
+#include <c10/util/Exception.h>
+
+#include "runtime/Env.h"
+
+namespace kunlun::aten {
+
+// Python sees torch_xpu_kunlun.UnsupportedOperatorError, a NotImplementedError.
+class UnsupportedOperatorError : public c10::NotImplementedError {
+ public:
+  using c10::NotImplementedError::NotImplementedError;
+};
+
+// Applies the policy to one call: raises UnsupportedOperatorError, or warns (once
+// per operator), or passes; counts the call. `arguments` describes the tensors.
+void permitFallback(const std::string& op, c10::Device device, const std::string& arguments);
+
+// Copies the arguments to the host, runs `cpu_op` there, copies results and
+// mutated arguments back. View operators are refused: a copy is not a view.
+void copyingFallback(
+    const c10::OperatorHandle& op,
+    const c10::OperatorHandle& cpu_op,
+    const std::string& name,
+    c10::Device device,
+    torch::jit::Stack* stack);
+
+// The policy in force: KUNLUN_FALLBACK until it is set at run time.
+FallbackPolicy fallbackPolicy();
+void setFallbackPolicy(const std::string& text); // the variable's grammar
+
+} // namespace kunlun::aten

@@ -1,0 +1,69 @@
+// Counts which tier served how many operator calls.
+#include "aten/Statistics.h"
+
+#include <mutex>
+
+namespace kunlun::aten {
+
+namespace detail {
+std::array<std::atomic<uint64_t>, static_cast<size_t>(Tier::Count)> tier_counts{};
+}
+
+namespace {
+
+using Counts = std::map<std::string, uint64_t>;
+
+std::mutex& opsMutex() { // guards opCounts()
+  static auto* mutex = new std::mutex();
+  return *mutex;
+}
+
+std::array<Counts, static_cast<size_t>(Tier::Count)>& opCounts() {
+  static auto* counts = new std::array<Counts, static_cast<size_t>(Tier::Count)>();
+  return *counts;
+}
+
+} // namespace
+
+const char* toString(Tier tier) {
+  switch (tier) {
+    case Tier::Launcher:
+      return "launcher";
+    case Tier::HostCall:
+      return "host_call";
+    case Tier::Boxed:
+      return "boxed";
+    default:
+      return "fallback";
+  }
+}
+
+void count(Tier tier, const std::string& op) {
+  count(tier);
+  std::lock_guard<std::mutex> lock(opsMutex());
+  ++opCounts()[static_cast<size_t>(tier)][op];
+}
+
+Statistics statistics() {
+  Statistics result;
+  for (size_t i = 0; i < detail::tier_counts.size(); ++i) {
+    result.tiers[toString(static_cast<Tier>(i))] = detail::tier_counts[i].load(std::memory_order_relaxed);
+  }
+  std::lock_guard<std::mutex> lock(opsMutex());
+  result.boxed_ops = opCounts()[static_cast<size_t>(Tier::Boxed)];
+  result.host_call_ops = opCounts()[static_cast<size_t>(Tier::HostCall)];
+  result.fallback_ops = opCounts()[static_cast<size_t>(Tier::Fallback)];
+  return result;
+}
+
+void resetStatistics() {
+  for (auto& tier : detail::tier_counts) {
+    tier.store(0, std::memory_order_relaxed);
+  }
+  std::lock_guard<std::mutex> lock(opsMutex());
+  for (auto& counts : opCounts()) {
+    counts.clear();
+  }
+}
+
+} // namespace kunlun::aten

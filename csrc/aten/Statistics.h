@@ -1,0 +1,44 @@
+// Counts which tier served how many operator calls.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace kunlun::aten {
+
+enum class Tier : uint8_t {
+  Launcher, // asynchronous launch through the driver's operator table
+  HostCall, // asynchronous launch that the host's kernel executes on the chip's thread
+  Boxed, // synchronous, zero copy, on the chip's thread
+  Fallback, // copies to the host and back
+  Count
+};
+
+const char* toString(Tier tier);
+
+namespace detail {
+extern std::array<std::atomic<uint64_t>, static_cast<size_t>(Tier::Count)> tier_counts;
+}
+
+// Relaxed: a total that nobody orders anything by.
+inline void count(Tier tier) {
+  detail::tier_counts[static_cast<size_t>(tier)].fetch_add(1, std::memory_order_relaxed);
+}
+
+// For the tiers where a call costs microseconds anyway, also by operator.
+void count(Tier tier, const std::string& op);
+
+struct Statistics {
+  std::map<std::string, uint64_t> tiers;
+  std::map<std::string, uint64_t> boxed_ops;
+  std::map<std::string, uint64_t> host_call_ops;
+  std::map<std::string, uint64_t> fallback_ops;
+};
+
+Statistics statistics();
+void resetStatistics();
+
+} // namespace kunlun::aten

@@ -1,0 +1,59 @@
+// CPU tensors that alias the device memory of kunlun tensors, for one call.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+#include <c10/core/Storage.h>
+
+namespace kunlun::aten {
+
+// Arguments go to the host side before the call, results come back after it.
+//
+// One alias storage stands for each distinct device storage, so that overlap
+// and aliasing look the same on both sides. What the CPU kernel does to its
+// arguments is carried over: new sizes, replaced memory, replaced members of
+// sparse tensors. Results that alias an argument become views of its storage;
+// all other results already lie in device memory (HostMemory.h) and are adopted.
+class Aliases {
+ public:
+  explicit Aliases(c10::Device device) : device_(device) {}
+
+  // `op` is for error texts.
+  c10::IValue toHost(const c10::IValue& value, const char* op);
+  void writeBack();
+  c10::IValue toDevice(const c10::IValue& value);
+
+ private:
+  at::Tensor hostTensor(const at::Tensor& tensor, const char* op);
+  at::Tensor hostStrided(const at::Tensor& tensor);
+  at::Tensor hostSparse(const at::Tensor& tensor, const char* op);
+  at::Tensor hostSparseCompressed(const at::Tensor& tensor, const char* op);
+  void writeBackStrided(const at::Tensor& device, const at::Tensor& host);
+  void writeBackSparse(const at::Tensor& device, const at::Tensor& host);
+  void writeBackSparseCompressed(const at::Tensor& device, const at::Tensor& host);
+
+  at::Tensor deviceTensor(const at::Tensor& host);
+  at::Tensor deviceStrided(const at::Tensor& host);
+  at::Tensor deviceSparse(const at::Tensor& host);
+  at::Tensor deviceSparseCompressed(const at::Tensor& host);
+  c10::Storage deviceStorage(const c10::Storage& host);
+
+  struct TensorPair {
+    at::Tensor device;
+    at::Tensor host;
+  };
+  struct StoragePair {
+    c10::Storage device;
+    c10::Storage host;
+    const void* data; // where the host side pointed before the call
+  };
+  c10::Device device_;
+  std::vector<TensorPair> tensors_;
+  std::vector<StoragePair> storages_;
+};
+
+} // namespace kunlun::aten

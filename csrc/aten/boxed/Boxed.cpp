@@ -1,0 +1,166 @@
+// The boxed tier: every operator with a CPU kernel, synchronous and zero copy.
+#include "aten/boxed/Boxed.h"
+
+#include <mutex>
+#include <unordered_map>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/ivalue.h>
+
+#include "aten/Fallback.h"
+#include "aten/Statistics.h"
+#include "aten/boxed/Aliases.h"
+#include "aten/boxed/BoxedFrame.h"
+#include "aten/boxed/HostCall.h"
+#include "aten/random/Philox.h"
+#include "runtime/Device.h"
+#include "runtime/chip/Loader.h"
+#include "runtime/frame/Unpack.h"
+
+namespace kunlun::aten {
+
+std::string qualifiedName(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+namespace {
+
+// What is looked up once per operator.
+struct OpInfo {
+  std::string name; // lives for ever: errors and traces point to it
+  kl_operator driver{nullptr, nullptr};
+};
+
+const OpInfo& infoOf(const c10::OperatorHandle& op) {
+  static auto* mutex = new std::mutex(); // guards infos
+  static auto* infos = new std::unordered_map<c10::OperatorName, OpInfo>();
+  std::lock_guard<std::mutex> lock(*mutex);
+  const auto found = infos->find(op.operator_name());
+  if (found != infos->end()) {
+    return found->second;
+  }
+  OpInfo info{qualifiedName(op), {nullptr, nullptr}};
+  const auto* table = chip::operators();
+  if (table == nullptr || table->lookup(info.name.c_str(), &info.driver) != KL_SUCCESS) {
+    info.driver = {nullptr, nullptr};
+  }
+  return infos->emplace(op.operator_name(), std::move(info)).first->second;
+}
+
+bool takeDevice(const c10::IValue& value, std::optional<c10::Device>& device) {
+  if (value.isTensor()) {
+    const auto& tensor = value.toTensor();
+    if (tensor.defined() && tensor.device().is_privateuseone()) {
+      device = tensor.device();
+    }
+  } else if (value.isTensorList() || value.isOptionalTensorList() || (value.isList() && !value.isIntList())) {
+    for (const auto& element : value.toListRef()) {
+      if (takeDevice(element, device)) {
+        break;
+      }
+    }
+  } else if (value.isDevice() && value.toDevice().is_privateuseone()) {
+    device = c10::Device(c10::DeviceType::PrivateUse1, resolveDevice(value.toDevice().index()));
+  } else if (value.isGenerator() && value.toGenerator().device().is_privateuseone()) {
+    device = value.toGenerator().device();
+  }
+  return device.has_value();
+}
+
+c10::Device deviceOfCall(at::ArrayRef<c10::IValue> arguments) {
+  std::optional<c10::Device> device;
+  for (const auto& argument : arguments) {
+    if (takeDevice(argument, device)) {
+      return *device;
+    }
+  }
+  return {c10::DeviceType::PrivateUse1, currentDevice()};
+}
+
+int64_t workOf(at::ArrayRef<c10::IValue> arguments) {
+  int64_t work = 0;
+  for (const auto& argument : arguments) {
+    if (argument.isTensor() && argument.toTensor().defined()) {
+      const auto& tensor = argument.toTensor();
+      work += tensor.layout() == c10::kStrided ? tensor.numel() : tensor._nnz();
+    } else if (argument.isTensorList()) {
+      for (const at::Tensor& tensor : argument.toTensorVector()) {
+        work += tensor.defined() && tensor.layout() == c10::kStrided ? tensor.numel() : 0;
+      }
+    }
+  }
+  return work;
+}
+
+// Random kernels draw from a CPU generator that is made from the device's
+// generator; without one in the arguments, from the device's default.
+void replaceGenerators(
+    const c10::FunctionSchema& schema,
+    c10::Device device,
+    torch::jit::Stack& stack,
+    size_t first) {
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    auto type = schema.arguments()[i].type();
+    if (const auto optional = type->cast<c10::OptionalType>()) {
+      type = optional->getElementType();
+    }
+    if (type->kind() != c10::TypeKind::GeneratorType) {
+      continue;
+    }
+    auto& value = stack[first + i];
+    const auto philox =
+        drawPhilox(value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator()), device);
+    value = frame::philoxCpuGenerator(philox.seed, philox.offset);
+  }
+}
+
+void runAliased(
+    const c10::OperatorHandle& op,
+    const c10::OperatorHandle& cpu_op,
+    const OpInfo& info,
+    c10::Device device,
+    torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  const size_t first = stack->size() - schema.arguments().size();
+  Aliases aliases(device);
+  torch::jit::Stack host;
+  host.reserve(schema.arguments().size());
+  for (size_t i = first; i < stack->size(); ++i) {
+    host.push_back(aliases.toHost((*stack)[i], info.name.c_str()));
+  }
+  replaceGenerators(schema, device, host, 0);
+  const auto work = workOf({stack->data() + first, schema.arguments().size()});
+  runOnChip(device, info.name.c_str(), work, [&] { cpu_op.callBoxed(host); });
+  aliases.writeBack();
+  torch::jit::drop(*stack, schema.arguments().size());
+  for (const auto& value : host) {
+    stack->push_back(aliases.toDevice(value));
+  }
+}
+
+} // namespace
+
+void boxedTierAs(const c10::OperatorHandle& op, const c10::OperatorHandle& cpu_op, torch::jit::Stack* stack) {
+  lazyInit();
+  const auto& info = infoOf(op);
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  const auto device = deviceOfCall(arguments);
+  c10::OptionalDeviceGuard guard(device);
+  if (info.driver.launch != nullptr && launchBoxedFrame(op, info.name.c_str(), info.driver, device, stack)) {
+    return;
+  }
+  if (hasCapability(device.index(), KL_CAP_HOST_ADDRESSABLE)) {
+    count(Tier::Boxed, info.name);
+    runAliased(op, cpu_op, info, device, stack);
+    return;
+  }
+  replaceGenerators(op.schema(), device, *stack, stack->size() - op.schema().arguments().size());
+  copyingFallback(op, cpu_op, info.name, device, stack);
+}
+
+void boxedTier(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  boxedTierAs(op, op, stack);
+}
+
+} // namespace kunlun::aten

@@ -1,0 +1,171 @@
+// Boxed calls through the driver's operator table.
+#include "aten/boxed/BoxedFrame.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/strides.h>
+
+#include "aten/Empty.h"
+#include "aten/Statistics.h"
+#include "aten/random/Philox.h"
+#include "runtime/CachingAllocator.h"
+#include "runtime/Error.h"
+#include "runtime/Stream.h"
+#include "runtime/chip/Loader.h"
+#include "runtime/frame/FrameBuilder.h"
+
+namespace kunlun::aten {
+
+namespace {
+
+// What the driver's allocation requests need, for the length of the call.
+struct Outputs {
+  c10::Device device;
+  kl_stream stream;
+  uint64_t sequence;
+  std::vector<at::Tensor> tensors;
+};
+
+// Called by the driver, on the chip's thread or the caller's.
+kl_result allocateOutput(
+    kl_frame* frame,
+    uint32_t slot,
+    int32_t dtype,
+    uint32_t ndim,
+    const int64_t* sizes,
+    const int64_t* strides) {
+  auto* outputs = static_cast<Outputs*>(frame->alloc_context);
+  if (slot >= outputs->tensors.size() || ndim > frame::kMaxDims) {
+    return KL_ERROR_INDEX;
+  }
+  try {
+    CachingAllocator::HostCallScope scope(outputs->stream, outputs->sequence);
+    const at::IntArrayRef shape(sizes, ndim);
+    const auto dense = strides == nullptr ? c10::contiguous_strides(shape) : c10::DimVector(strides, strides + ndim);
+    auto tensor = emptyStridedOnStream(
+        shape, dense, frame::fromChipDtype(dtype), outputs->device, outputs->stream, outputs->sequence);
+    frame::fillOut(frame, slot, tensor);
+    outputs->tensors[slot] = std::move(tensor);
+    return KL_SUCCESS;
+  } catch (const c10::OutOfMemoryError&) {
+    return KL_ERROR_OUT_OF_MEMORY;
+  } catch (const std::exception&) {
+    return KL_ERROR_VALUE; // an impossible shape or dtype; the driver reports it with its operator's name
+  }
+}
+
+bool written(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+// Only results that are new tensors, or arguments that the operator writes, fit a frame; views do not.
+bool fitsFrame(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns()) {
+    if (result.type()->kind() != c10::TypeKind::TensorType || (result.alias_info() != nullptr && !written(result))) {
+      return false;
+    }
+  }
+  return !schema.returns().empty();
+}
+
+bool stridedOnly(at::ArrayRef<c10::IValue> arguments) {
+  for (const auto& argument : arguments) {
+    if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().layout() != c10::kStrided) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool takesDtypes(const char* name, at::ArrayRef<c10::IValue> arguments) {
+  const auto* table = chip::operators();
+  if (table->supports == nullptr) {
+    return true;
+  }
+  std::vector<int32_t> dtypes;
+  for (const auto& argument : arguments) {
+    if (argument.isTensor() && argument.toTensor().defined()) {
+      dtypes.push_back(frame::toChipDtype(argument.toTensor().scalar_type()));
+    }
+  }
+  return table->supports(name, dtypes.data(), static_cast<uint32_t>(dtypes.size())) != 0;
+}
+
+} // namespace
+
+bool launchBoxedFrame(
+    const c10::OperatorHandle& op,
+    const char* name,
+    const kl_operator& driver,
+    c10::Device device,
+    torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  const auto count_args = schema.arguments().size();
+  const auto arguments = torch::jit::last(*stack, count_args);
+  if (!fitsFrame(schema) || !stridedOnly(arguments) || !takesDtypes(name, arguments)) {
+    return false;
+  }
+  std::vector<c10::IValue> written_arguments;
+  uint32_t outs = 0;
+  for (size_t i = 0; i < count_args; ++i) {
+    const auto& argument = schema.arguments()[i];
+    if (written(argument)) {
+      written_arguments.push_back(arguments[i]);
+    }
+    outs += argument.is_out() ? 1 : 0;
+  }
+  const bool allocates = written_arguments.empty();
+  Outputs outputs{device, currentStreamHandle(device.index()), 0, {}};
+  const auto& runtime = chip::runtime();
+  check(runtime.stream_sequence(outputs.stream, &outputs.sequence), "stream_sequence");
+  outputs.tensors.resize(allocates ? schema.returns().size() : 0);
+  frame::FrameBuilder builder(
+      name,
+      outputs.stream,
+      device,
+      static_cast<uint32_t>(count_args) - outs,
+      allocates ? static_cast<uint32_t>(outputs.tensors.size()) : outs);
+  for (size_t i = 0; i < count_args; ++i) {
+    if (schema.arguments()[i].is_out()) {
+      continue;
+    }
+    if (arguments[i].isGenerator()) {
+      const auto philox = drawPhilox(arguments[i].toGenerator(), device);
+      builder.add(philox);
+    } else {
+      builder.add(arguments[i]);
+    }
+  }
+  for (size_t i = 0; i < count_args; ++i) {
+    if (schema.arguments()[i].is_out()) {
+      builder.addOut(arguments[i].toTensor());
+    }
+  }
+  for (size_t i = 0; allocates && i < outputs.tensors.size(); ++i) {
+    builder.addUnknownOut();
+  }
+  auto* frame = builder.finish();
+  frame->flags |= KL_FRAME_WAITED;
+  frame->alloc = &allocateOutput;
+  frame->alloc_context = &outputs;
+  const auto result = driver.launch(driver.context, frame);
+  if (result == KL_ERROR_NOT_IMPLEMENTED) {
+    return false;
+  }
+  check(result, name);
+  count(Tier::Launcher);
+  check(runtime.stream_synchronize(outputs.stream), name);
+  torch::jit::drop(*stack, count_args);
+  if (allocates) {
+    for (auto& tensor : outputs.tensors) {
+      stack->emplace_back(std::move(tensor));
+    }
+  } else {
+    for (auto& argument : written_arguments) {
+      stack->push_back(argument);
+    }
+  }
+  return true;
+}
+
+} // namespace kunlun::aten

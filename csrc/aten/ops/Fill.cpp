@@ -1,0 +1,126 @@
+// Fills and sequences.
+#include <ATen/Dispatch.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/RangeUtils.h>
+#include <ATen/native/Resize.h>
+#include <torch/library.h>
+
+#include "aten/Launch.h"
+
+namespace kunlun::aten {
+
+namespace {
+
+OpHandle k_fill_scalar{"aten::fill_.Scalar"};
+OpHandle k_fill_tensor{"aten::fill_.Tensor"};
+OpHandle k_zero{"aten::zero_"};
+OpHandle k_arange{"aten::arange.start_out"};
+OpHandle k_masked_fill_scalar{"aten::masked_fill_.Scalar"};
+OpHandle k_masked_fill_tensor{"aten::masked_fill_.Tensor"};
+
+at::Tensor& fillScalar(at::Tensor& self, const at::Scalar& value) {
+  TORCH_CHECK(
+      self.is_complex() || !value.isComplex(),
+      "value cannot be converted to type ",
+      self.scalar_type(),
+      " without overflow");
+  at::assert_no_internal_overlap(self);
+  launch(k_fill_scalar, self.device(), {}, self, value);
+  return self;
+}
+
+at::Tensor& fillTensor(at::Tensor& self, const at::Tensor& value) {
+  TORCH_CHECK(
+      value.dim() == 0,
+      "fill_ only supports 0-dimension value tensor but got tensor with ",
+      value.dim(),
+      " dimensions.");
+  if (self.device() != value.device() && !value.device().is_cpu()) {
+    return self.fill_(value.item());
+  }
+  at::assert_no_internal_overlap(self);
+  launch(k_fill_tensor, self.device(), {}, self, value);
+  return self;
+}
+
+at::Tensor& zero_(at::Tensor& self) {
+  at::assert_no_internal_overlap(self);
+  launch(k_zero, self.device(), {}, self);
+  return self;
+}
+
+at::Tensor& arangeOut(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, at::Tensor& out) {
+  const auto size = out.scalar_type() == at::kLong
+      ? at::native::compute_arange_size<int64_t>(start, end, step)
+      : at::native::compute_arange_size<double>(start, end, step);
+  if (out.numel() != size) {
+    TORCH_WARN_ONCE(
+        out.numel() == 0,
+        "The number of elements in the out tensor of shape ",
+        out.sizes(),
+        " is ",
+        out.numel(),
+        " which does not match the computed number of elements ",
+        size,
+        ". Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor of "
+        "shape (",
+        size,
+        ",).");
+    out.resize_(at::IntArrayRef(size));
+  }
+  const std::array<const at::Tensor*, 1> outs{&out};
+  launch(k_arange, out.device(), outs, start, end, step);
+  return out;
+}
+
+void checkMaskedFill(const at::Tensor& self, const at::Tensor& mask) {
+  TORCH_CHECK(
+      mask.scalar_type() == at::kBool,
+      "masked_fill_ only supports boolean masks, but got mask with dtype ",
+      mask.scalar_type());
+  at::infer_size(self.sizes(), mask.sizes());
+  TORCH_CHECK(
+      at::is_expandable_to(mask.sizes(), self.sizes()),
+      "output with shape ",
+      self.sizes(),
+      " doesn't match the broadcast shape ",
+      at::infer_size(self.sizes(), mask.sizes()));
+  if (at::has_internal_overlap(self) == at::MemOverlap::Yes) {
+    TORCH_WARN(
+        "Use of masked_fill_ on expanded tensors is deprecated. Please clone() the tensor before performing this "
+        "operation. This also applies to advanced indexing e.g. tensor[mask] = scalar");
+  }
+  at::assert_no_partial_overlap(self, mask);
+}
+
+at::Tensor& maskedFillScalar(at::Tensor& self, const at::Tensor& mask, const at::Scalar& value) {
+  checkMaskedFill(self, mask);
+  launch(k_masked_fill_scalar, self.device(), {}, self, mask, value);
+  return self;
+}
+
+at::Tensor& maskedFillTensor(at::Tensor& self, const at::Tensor& mask, const at::Tensor& value) {
+  checkMaskedFill(self, mask);
+  TORCH_CHECK(
+      value.dim() == 0,
+      "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
+      value.dim(),
+      " dimension(s).");
+  launch(k_masked_fill_tensor, self.device(), {}, self, mask, value);
+  return self;
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("fill_.Scalar", TORCH_FN(fillScalar));
+  m.impl("fill_.Tensor", TORCH_FN(fillTensor));
+  m.impl("zero_", TORCH_FN(zero_));
+  m.impl("arange.start_out", TORCH_FN(arangeOut));
+  m.impl("masked_fill_.Scalar", TORCH_FN(maskedFillScalar));
+  m.impl("masked_fill_.Tensor", TORCH_FN(maskedFillTensor));
+}
+
+} // namespace kunlun::aten

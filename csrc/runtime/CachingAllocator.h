@@ -1,0 +1,59 @@
+// torch's view of the caching allocator: c10::DeviceAllocator over CachingAllocatorCore.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Stream.h>
+
+#include "runtime/Device.h"
+#include "runtime/chip/chip.h"
+
+namespace kunlun::CachingAllocator {
+
+inline constexpr uint64_t kNoSequenceLimit = UINT64_MAX;
+
+c10::DeviceAllocator* get();
+
+// Memory on `device` for work that will be enqueued on `stream`. With a sequence limit, only memory whose last user on
+// that stream was enqueued at or before that number is taken: what a host call that runs on the stream's own thread
+// needs (see HostCallScope).
+c10::DataPtr
+allocateOnStream(size_t nbytes, c10::DeviceIndex device, kl_stream stream, uint64_t sequence_limit = kNoSequenceLimit);
+
+// Declares that the calling thread is executing a host call of `stream`, enqueued when the stream's newest item had
+// number `sequence`. Memory that is allocated under the scope and freed under the same scope is free for the scope
+// again at once, although the stream may have newer items enqueued already; and running out of memory never waits for
+// the stream, which would be a wait for oneself.
+class HostCallScope {
+ public:
+  HostCallScope(kl_stream stream, uint64_t sequence) noexcept;
+  ~HostCallScope();
+  HostCallScope(const HostCallScope&) = delete;
+  HostCallScope& operator=(const HostCallScope&) = delete;
+
+ private:
+  kl_stream previous_stream_;
+  uint64_t previous_sequence_;
+};
+
+// The memory must not be reused before the work that `stream` has at the time of the free is done.
+void recordStream(const c10::DataPtr& ptr, c10::Stream stream);
+
+// Gives unused segments back to the driver, waiting for work that may still use them.
+void emptyCache();
+c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device);
+void resetAccumulatedStats(c10::DeviceIndex device);
+void resetPeakStats(c10::DeviceIndex device);
+// {free, total} bytes, as the driver counts.
+std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device);
+// Share of the device's memory that this process may reserve, in (0, 1]; 1 is the default.
+void setMemoryFraction(double fraction, c10::DeviceIndex device);
+double getMemoryFraction(c10::DeviceIndex device);
+
+// Start and size of the allocation that holds `ptr`, or {nullptr, 0} when it is not ours.
+std::pair<void*, size_t> getBaseAllocation(void* ptr);
+
+} // namespace kunlun::CachingAllocator

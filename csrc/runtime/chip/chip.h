@@ -1,0 +1,227 @@
+/*
+ * The chip interface: everything the project asks of a chip, in one C header.
+ *
+ * A driver is a shared object that exports one function, `kl_chip_open`. It
+ * hands back up to three function tables: runtime (devices, memory, copies,
+ * streams, events), operators and collectives. Each table begins with its own
+ * size and version, so a vendor can ship the three apart and a driver built
+ * against an older minor keeps working: entries beyond its `size` read as
+ * NULL, and a NULL entry is a capability the driver does not have.
+ *
+ * Conventions
+ *   - Every function returns a kl_result. After a failure, `last_error` of the
+ *     runtime table tells the calling thread what happened.
+ *   - Functions are thread-safe unless they say otherwise.
+ *   - Devices are numbered as the process sees them (after the visible list).
+ *   - A failure of enqueued work is reported once for each stream that carries
+ *     it: by the next operator, memcpy_async, memset_async or synchronisation.
+ *     That call returns the failure's code and does nothing else; what was
+ *     enqueued before it is skipped, and the stream is clean afterwards.
+ *     stream_query, event_query, event_record, stream_wait_event and
+ *     launch_host report none, so that they can be relied upon.
+ *   - KL_ERROR_DEVICE is different: every call returns it until device_reset.
+ *   - Numbers of tags, dtypes and codes are frozen; they are not ATen's.
+ */
+#ifndef KUNLUN_CHIP_H
+#define KUNLUN_CHIP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "frame.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A driver with another major is refused; a smaller minor is accepted. */
+#define KL_RUNTIME_ABI_MAJOR 1
+#define KL_RUNTIME_ABI_MINOR 0
+#define KL_OPERATORS_ABI_MAJOR 1
+#define KL_OPERATORS_ABI_MINOR 0
+#define KL_COLLECTIVES_ABI_MAJOR 1
+#define KL_COLLECTIVES_ABI_MINOR 0
+
+/* First member of every table. */
+typedef struct kl_table_header {
+  uint32_t size; /* sizeof the table the driver was built with */
+  uint16_t abi_major;
+  uint16_t abi_minor;
+} kl_table_header;
+
+/* ---- runtime ---------------------------------------------------------- */
+
+enum { /* kl_device_properties.capabilities */
+  KL_CAP_EVENT_TIMING = 1u << 0,     /* event_elapsed works */
+  KL_CAP_PEER_ACCESS = 1u << 1,      /* memcpy between devices works directly */
+  KL_CAP_HOST_ADDRESSABLE = 1u << 2, /* host calls may dereference device memory */
+  KL_CAP_IPC = 1u << 3,              /* ipc_* entries work */
+  KL_CAP_PRIORITY = 1u << 4,         /* stream priorities are honoured */
+  KL_CAP_FP64 = 1u << 5
+};
+
+typedef struct kl_driver_info {
+  char name[32];             /* "sim", "xre", or the vendor's word */
+  char driver_version[64];
+  char runtime_version[64];
+  char note[256];            /* shown on the info line; may be empty */
+} kl_driver_info;
+
+typedef struct kl_device_properties {
+  char name[64];
+  char uuid[48];
+  uint64_t total_memory; /* bytes of main memory */
+  uint64_t l3_memory;    /* bytes of L3, 0 if none */
+  int32_t major;         /* chip generation */
+  int32_t minor;
+  int32_t multi_processor_count; /* clusters */
+  int32_t physical_id;           /* number of the card on this host */
+  uint64_t capabilities;         /* KL_CAP_* */
+} kl_device_properties;
+
+typedef enum kl_memory_kind { KL_MEMORY_MAIN = 0, KL_MEMORY_L3 = 1 } kl_memory_kind;
+
+typedef enum kl_copy_kind {
+  KL_COPY_HOST_TO_DEVICE = 0,
+  KL_COPY_DEVICE_TO_HOST = 1,
+  KL_COPY_DEVICE_TO_DEVICE = 2 /* same or another device */
+} kl_copy_kind;
+
+/*
+ * By default memcpy_async may be given pageable memory: it returns once the
+ * host side may be reused (source read) or read (destination written).
+ * KL_COPY_ASYNC promises that the host side stays valid and untouched until
+ * the stream has passed the copy, so that the call returns at once.
+ */
+enum { KL_COPY_ASYNC = 1u << 0 };
+
+typedef enum kl_pointer_type {
+  KL_POINTER_UNKNOWN = 0,
+  KL_POINTER_HOST = 1, /* from host_malloc */
+  KL_POINTER_DEVICE = 2
+} kl_pointer_type;
+
+typedef struct kl_pointer_info {
+  int32_t type;   /* kl_pointer_type */
+  int32_t device; /* -1 unless KL_POINTER_DEVICE */
+  void* base;     /* start of the allocation that holds the pointer */
+  uint64_t size;  /* its bytes */
+} kl_pointer_info;
+
+enum { KL_EVENT_TIMING = 1u << 0 };
+
+typedef struct kl_stream_st* kl_stream;
+typedef struct kl_event_st* kl_event;
+
+/*
+ * A host call runs in stream order on the chip's own thread, where device
+ * memory may be dereferenced if the device is host-addressable. `error` is
+ * NULL, or the failure that the stream carries: the call still happens, so
+ * that whoever waits for it learns of the failure. The call itself reports a
+ * failure by filling `result` and returning its code.
+ */
+typedef kl_result (*kl_host_fn)(void* arg, const kl_error* error, kl_error* result);
+
+typedef struct kl_runtime_table {
+  kl_table_header header;
+
+  kl_result (*driver_info)(kl_driver_info* out);
+  kl_result (*last_error)(kl_error* out); /* of the calling thread */
+
+  /* Neither of these starts a thread, maps memory or opens a device. */
+  kl_result (*device_count)(int32_t* out);
+  kl_result (*device_properties)(int32_t device, kl_device_properties* out);
+
+  kl_result (*memory_info)(int32_t device, uint64_t* free_bytes, uint64_t* total_bytes);
+  /* Synchronous; memory comes in whole pages. KL_ERROR_OUT_OF_MEMORY when full. */
+  kl_result (*memory_alloc)(int32_t device, uint64_t bytes, int32_t kind, void** out);
+  kl_result (*memory_free)(int32_t device, void* ptr);
+  kl_result (*host_malloc)(uint64_t bytes, void** out); /* pinned */
+  kl_result (*host_free)(void* ptr);
+  kl_result (*pointer_info)(const void* ptr, kl_pointer_info* out);
+
+  kl_result (*stream_create)(int32_t device, int32_t priority, kl_stream* out);
+  kl_result (*stream_destroy)(kl_stream stream); /* waits for its work; the stream is gone even if that failed */
+  kl_result (*stream_query)(kl_stream stream);   /* KL_SUCCESS or KL_NOT_READY */
+  kl_result (*stream_synchronize)(kl_stream stream);
+  /* Number of the newest work item enqueued on the stream (0: none yet). */
+  kl_result (*stream_sequence)(kl_stream stream, uint64_t* out);
+  kl_result (*stream_wait_event)(kl_stream stream, kl_event event);
+  kl_result (*device_synchronize)(int32_t device);
+  /* Clears a poisoned device: work is dropped, memory contents are lost. */
+  kl_result (*device_reset)(int32_t device);
+
+  kl_result (*event_create)(int32_t device, uint32_t flags, kl_event* out);
+  kl_result (*event_destroy)(kl_event event);
+  kl_result (*event_record)(kl_event event, kl_stream stream);
+  kl_result (*event_query)(kl_event event); /* KL_SUCCESS or KL_NOT_READY */
+  kl_result (*event_synchronize)(kl_event event);
+  /* KL_NOT_READY (with a text in last_error) while one of the two has not happened. */
+  kl_result (*event_elapsed)(kl_event start, kl_event end, double* milliseconds);
+
+  kl_result (*memcpy_async)(void* dst, const void* src, uint64_t bytes, int32_t kind, uint32_t flags, kl_stream stream);
+  kl_result (*memset_async)(void* dst, int32_t byte, uint64_t bytes, kl_stream stream);
+  /* `name` labels the work in errors and traces; it must outlive the call. */
+  kl_result (*launch_host)(kl_stream stream, const char* name, kl_host_fn fn, void* arg);
+
+  kl_result (*ipc_get_handle)(void* ptr, char handle[64]);
+  kl_result (*ipc_open_handle)(int32_t device, const char handle[64], void** out);
+  kl_result (*ipc_close_handle)(void* ptr);
+} kl_runtime_table;
+
+/* ---- operators -------------------------------------------------------- */
+
+/*
+ * Enqueues the operator described by `frame` on `frame->stream` and returns.
+ * The frame belongs to the caller again after the return, so a driver that
+ * works later copies frame->bytes bytes (the block holds no inner pointers).
+ * Frames with KL_FRAME_WAITED stay valid until the caller's wait is over and
+ * may call frame->alloc, from any thread.
+ */
+typedef kl_result (*kl_launch_fn)(void* context, const kl_frame* frame);
+
+typedef struct kl_operator {
+  kl_launch_fn launch;
+  void* context;
+} kl_operator;
+
+typedef struct kl_operators_table {
+  kl_table_header header;
+  /* `schema` is namespace::name.overload, as in "aten::add.out", "aten::mm.out".
+   * KL_ERROR_NOT_IMPLEMENTED when the driver has no such operator. */
+  kl_result (*lookup)(const char* schema, kl_operator* out);
+  /* Whether the operator takes tensors of these dtypes (1 or 0). NULL: all. */
+  int32_t (*supports)(const char* schema, const int32_t* dtypes, uint32_t count);
+} kl_operators_table;
+
+/* ---- collectives ------------------------------------------------------ */
+
+/* Versioned now, filled in by the distributed package; a driver may leave it NULL. */
+typedef struct kl_collectives_table {
+  kl_table_header header;
+} kl_collectives_table;
+
+/* ---- entry point ------------------------------------------------------ */
+
+typedef struct kl_chip {
+  const kl_runtime_table* runtime;
+  const kl_operators_table* operators;     /* may be NULL */
+  const kl_collectives_table* collectives; /* may be NULL */
+} kl_chip;
+
+/* What the loader offers to a driver while it opens. */
+typedef struct kl_loader {
+  kl_table_header header; /* versioned like the runtime table */
+  /* Tables of a built-in driver ("sim" or "xre"), for a driver that extends it. */
+  kl_result (*builtin)(const char* name, kl_chip* out);
+} kl_loader;
+
+/* The one symbol a driver exports: KL_CHIP_OPEN_SYMBOL. */
+#define KL_CHIP_OPEN_SYMBOL "kl_chip_open"
+typedef kl_result (*kl_chip_open_fn)(const kl_loader* loader, kl_chip* out, kl_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* KUNLUN_CHIP_H */

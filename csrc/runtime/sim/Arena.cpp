@@ -1,0 +1,221 @@
+// Segments of a device's memory: best fit with coalescing over a sparse memfd.
+#include "runtime/sim/Arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/Env.h"
+#include "runtime/sim/Protect.h"
+#include "runtime/sim/Status.h"
+
+namespace kunlun::sim {
+namespace {
+
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+constexpr unsigned char kPoison = 0xCB;
+
+double mebibytes(uint64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
+// An aligned start lets the kernel use huge pages where it is set up to do so for shared memory.
+char* mapAligned(int fd, uint64_t bytes) {
+  void* reserved = mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) {
+    return nullptr;
+  }
+  const auto start = reinterpret_cast<uintptr_t>(reserved);
+  const uintptr_t aligned = (start + kHugePage - 1) & ~(kHugePage - 1);
+  void* base = mmap(
+      reinterpret_cast<void*>(aligned), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
+  if (base == MAP_FAILED) {
+    munmap(reserved, bytes + kHugePage);
+    return nullptr;
+  }
+  if (aligned != start) {
+    munmap(reserved, aligned - start);
+  }
+  const uintptr_t end = aligned + bytes;
+  if (end != start + bytes + kHugePage) {
+    munmap(reinterpret_cast<void*>(end), start + bytes + kHugePage - end);
+  }
+  return static_cast<char*>(base);
+}
+
+} // namespace
+
+Arena::Arena(int device, uint64_t bytes) : device_(device), bytes_(bytes) {
+  const std::string name = "kunlun-sim-" + std::to_string(device);
+  fd_ = memfd_create(name.c_str(), MFD_CLOEXEC);
+  if (fd_ < 0) {
+    raise(
+        KL_ERROR_RUNTIME, device, "cannot create the memory of simulated device %d: %s", device, std::strerror(errno));
+  }
+  if (ftruncate(fd_, static_cast<off_t>(bytes)) != 0 || (base_ = mapAligned(fd_, bytes)) == nullptr) {
+    const int reason = errno;
+    close(fd_);
+    raise(
+        KL_ERROR_OUT_OF_MEMORY,
+        device,
+        "cannot reserve %.0f MiB of addresses for simulated device %d: %s; set KUNLUN_SIM_MEMORY to less or raise the "
+        "limit on address space (ulimit -v)",
+        mebibytes(bytes),
+        device,
+        std::strerror(reason));
+  }
+  // Children neither see device memory nor keep it alive.
+  if (madvise(base_, bytes, MADV_DONTFORK) != 0) {
+    const int reason = errno;
+    munmap(base_, bytes);
+    close(fd_);
+    raise(KL_ERROR_RUNTIME, device, "cannot keep device memory out of forked children: %s", std::strerror(reason));
+  }
+  // Only a hint: kernels without huge pages for shared memory refuse it, and nothing depends on it.
+  madvise(base_, bytes, MADV_HUGEPAGE);
+  protectArena(*this);
+  insertFree(0, bytes);
+}
+
+void* Arena::allocate(uint64_t bytes) {
+  const uint64_t rounded = bytes > bytes_ ? bytes : std::max(kPage, (bytes + kPage - 1) & ~(kPage - 1));
+  uint64_t offset = 0;
+  {
+    std::lock_guard lock(lock_);
+    const auto best = free_by_size_.lower_bound({rounded, 0});
+    if (rounded > bytes_ || best == free_by_size_.end()) {
+      const uint64_t largest = free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first;
+      raise(
+          KL_ERROR_OUT_OF_MEMORY,
+          device_,
+          "simulated device %d is out of memory: %.2f MiB asked for, %.2f MiB free of %.2f MiB, %.2f MiB in one piece "
+          "(KUNLUN_SIM_MEMORY sets the size of a simulated device)",
+          device_,
+          mebibytes(bytes),
+          mebibytes(bytes_ - used_bytes_),
+          mebibytes(bytes_),
+          mebibytes(largest));
+    }
+    const auto range = free_.find(best->second);
+    offset = range->first;
+    const uint64_t rest = range->second - rounded;
+    used_.emplace(offset, rounded);
+    eraseFree(range);
+    if (rest != 0) {
+      insertFree(offset + rounded, rest);
+    }
+    used_bytes_ += rounded;
+  }
+  try {
+    fresh(offset, rounded);
+  } catch (...) {
+    free(base_ + offset);
+    throw;
+  }
+  return base_ + offset;
+}
+
+void Arena::free(void* ptr) {
+  const auto offset = static_cast<uint64_t>(static_cast<char*>(ptr) - base_);
+  std::lock_guard lock(lock_);
+  const auto segment = used_.find(offset);
+  if (segment == used_.end()) {
+    raise(KL_ERROR_VALUE, device_, "%p is not the start of a segment of device %d", ptr, device_);
+  }
+  // The hole is made before the range is free, so that no new owner loses what he has already written.
+  punch(offset, segment->second);
+  uint64_t start = offset;
+  uint64_t bytes = segment->second;
+  used_bytes_ -= bytes;
+  used_.erase(segment);
+  auto next = free_.lower_bound(start);
+  if (next != free_.end() && next->first == start + bytes) {
+    bytes += next->second;
+    const auto merged = next++;
+    eraseFree(merged);
+  }
+  if (next != free_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == start) {
+      start = previous->first;
+      bytes += previous->second;
+      eraseFree(previous);
+    }
+  }
+  insertFree(start, bytes);
+}
+
+bool Arena::find(const void* ptr, kl_pointer_info* out) const {
+  if (!contains(ptr, 1)) {
+    return false;
+  }
+  const auto offset = static_cast<uint64_t>(static_cast<const char*>(ptr) - base_);
+  std::lock_guard lock(lock_);
+  auto segment = used_.upper_bound(offset);
+  if (segment == used_.begin()) {
+    return false;
+  }
+  --segment;
+  if (offset >= segment->first + segment->second) {
+    return false;
+  }
+  out->device = device_;
+  out->base = base_ + segment->first;
+  out->size = segment->second;
+  return true;
+}
+
+uint64_t Arena::freeBytes() const {
+  std::lock_guard lock(lock_);
+  return bytes_ - used_bytes_;
+}
+
+void Arena::clear() {
+  std::lock_guard lock(lock_);
+  punch(0, bytes_);
+  for (const auto& [offset, bytes] : used_) {
+    fresh(offset, bytes);
+  }
+}
+
+// Poison is written through the file: no thread but the chip's own may touch the mapping.
+void Arena::fresh(uint64_t offset, uint64_t bytes) const {
+  if (!env().sim_poison) {
+    return;
+  }
+  const std::vector<unsigned char> pattern(std::min(bytes, kHugePage), kPoison);
+  for (uint64_t done = 0; done < bytes;) {
+    const ssize_t written = pwrite(
+        fd_, pattern.data(), std::min<uint64_t>(pattern.size(), bytes - done), static_cast<off_t>(offset + done));
+    if (written < 0) {
+      raise(KL_ERROR_RUNTIME, device_, "cannot poison fresh device memory: %s", std::strerror(errno));
+    }
+    done += static_cast<uint64_t>(written);
+  }
+}
+
+void Arena::punch(uint64_t offset, uint64_t bytes) const {
+  if (fallocate(
+          fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)) !=
+      0) {
+    raise(KL_ERROR_RUNTIME, device_, "cannot give back device memory: %s", std::strerror(errno));
+  }
+}
+
+void Arena::insertFree(uint64_t offset, uint64_t bytes) {
+  free_.emplace(offset, bytes);
+  free_by_size_.emplace(bytes, offset);
+}
+
+void Arena::eraseFree(std::map<uint64_t, uint64_t>::iterator range) {
+  free_by_size_.erase({range->second, range->first});
+  free_.erase(range);
+}
+
+} // namespace kunlun::sim

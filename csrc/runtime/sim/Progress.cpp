@@ -1,0 +1,86 @@
+// Spinning and sleeping of Progress.
+#include "runtime/sim/Progress.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <climits>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace kunlun::sim {
+namespace {
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#else
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+#endif
+}
+
+int64_t nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// On a single core nobody else can make progress while we spin.
+int64_t spinBudget() {
+  static const int64_t budget = std::thread::hardware_concurrency() == 1 ? 0 : Progress::kSpinNanoseconds;
+  return budget;
+}
+
+void futexWait(std::atomic<uint32_t>& word, uint32_t expected) {
+  static_assert(sizeof(word) == 4);
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+void futexWakeAll(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+} // namespace
+
+bool Progress::waitSlowly(uint64_t target, const std::atomic<bool>* cancelled) {
+  auto isCancelled = [&] { return cancelled != nullptr && cancelled->load(std::memory_order_seq_cst); };
+  // A pause takes 10 to 60 ns depending on the machine, so the spin is bounded by the clock and not by a count.
+  const int64_t deadline = nanoseconds() + spinBudget();
+  do {
+    for (int i = 0; i < 8; ++i) {
+      if (get() >= target) {
+        return true;
+      }
+      pause();
+    }
+  } while (!isCancelled() && nanoseconds() < deadline);
+
+  for (;;) {
+    // The epoch is read before the target is registered: a wake-up that clears the registration changes the epoch.
+    const uint32_t epoch = epoch_.load(std::memory_order_seq_cst);
+    uint64_t lowest = wake_at_.load(std::memory_order_seq_cst);
+    while (target < lowest && !wake_at_.compare_exchange_weak(lowest, target, std::memory_order_seq_cst)) {
+    }
+    if (value_.load(std::memory_order_seq_cst) >= target) {
+      return true;
+    }
+    if (isCancelled()) {
+      return false;
+    }
+    futexWait(epoch_, epoch);
+  }
+}
+
+void Progress::wake() {
+  wake_at_.store(UINT64_MAX, std::memory_order_seq_cst);
+  epoch_.fetch_add(1, std::memory_order_seq_cst);
+  futexWakeAll(epoch_);
+}
+
+} // namespace kunlun::sim

@@ -1,0 +1,54 @@
+// A counter that only grows, and whom to wake when it has grown enough.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace kunlun::sim {
+
+// The one way threads wait for each other in this driver: ring positions, completed items and events are all such
+// counters. A waiter spins for at most kSpinNanoseconds (longer spins take whole scheduler slices from whoever needs
+// the core), then sleeps on a futex. The advancing thread pays one load unless a sleeper's target has been reached.
+class Progress {
+ public:
+  static constexpr int64_t kSpinNanoseconds = 20'000;
+
+  uint64_t get() const {
+    return value_.load(std::memory_order_acquire);
+  }
+
+  // Values must grow. One thread at a time.
+  void advance(uint64_t value) {
+    // Sequentially consistent with a sleeper's registration in wake_at_: one of the two sees the other.
+    value_.store(value, std::memory_order_seq_cst);
+    if (value >= wake_at_.load(std::memory_order_seq_cst)) [[unlikely]] {
+      wake();
+    }
+  }
+
+  void waitFor(uint64_t target) {
+    if (get() < target) {
+      waitSlowly(target, nullptr);
+    }
+  }
+
+  // Gives up, returning false, once `cancelled` is set and poke() was called.
+  bool waitFor(uint64_t target, const std::atomic<bool>& cancelled) {
+    return get() >= target || waitSlowly(target, &cancelled);
+  }
+
+  // Makes every waiter look at its `cancelled` again.
+  void poke() {
+    wake();
+  }
+
+ private:
+  bool waitSlowly(uint64_t target, const std::atomic<bool>* cancelled);
+  void wake();
+
+  std::atomic<uint64_t> value_{0};
+  std::atomic<uint64_t> wake_at_{UINT64_MAX}; // lowest target of a sleeper
+  std::atomic<uint32_t> epoch_{0};            // the futex word: grows with each wake-up
+};
+
+} // namespace kunlun::sim

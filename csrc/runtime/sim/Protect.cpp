@@ -1,0 +1,192 @@
+// Protection of device memory by memory protection keys, or by mprotect on request.
+#include "runtime/sim/Protect.h"
+
+#include <link.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "runtime/Env.h"
+#include "runtime/sim/Status.h"
+
+namespace kunlun::sim {
+namespace {
+
+#if defined(PKEY_DISABLE_ACCESS) && (defined(__x86_64__) || defined(__aarch64__))
+constexpr unsigned kDeny = PKEY_DISABLE_ACCESS;
+int allocateKey() {
+  return pkey_alloc(0, kDeny);
+}
+void freeKey(int key) {
+  pkey_free(key);
+}
+int protectWithKey(void* base, size_t bytes, int key) {
+  return pkey_mprotect(base, bytes, PROT_READ | PROT_WRITE, key);
+}
+int allowKey(int key) {
+  return pkey_set(key, 0);
+}
+#else
+// No protection keys on this architecture.
+int allocateKey() {
+  errno = ENOSYS;
+  return -1;
+}
+void freeKey(int) {}
+int protectWithKey(void*, size_t, int) {
+  errno = ENOSYS;
+  return -1;
+}
+int allowKey(int) {
+  errno = ENOSYS;
+  return -1;
+}
+#endif
+
+struct State {
+  int key = -1;    // written once, before the first chip thread starts
+  std::mutex lock; // guards what follows, and orders the mprotect calls
+  std::vector<const Arena*> arenas;
+  uint64_t running = 0; // items that run now; pages are accessible while it is not 0
+};
+
+State& state() {
+  static State& value = *new State;
+  return value;
+}
+
+bool haveKeys() {
+  static const bool have = [] {
+    const int key = allocateKey();
+    if (key >= 0) {
+      freeKey(key);
+    }
+    return key >= 0;
+  }();
+  return have;
+}
+
+// Only libgomp's teams belong to the thread that made them and inherit its rights. Other OpenMP runtimes share one
+// pool of threads between all callers.
+bool foreignOpenMP() {
+  bool found = false;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* result) {
+        std::string_view name = info->dlpi_name == nullptr ? "" : info->dlpi_name;
+        name.remove_prefix(name.rfind('/') + 1); // npos + 1 is 0
+        if (name.starts_with("libiomp") || name.starts_with("libomp")) {
+          *static_cast<bool*>(result) = true;
+        }
+        return 0;
+      },
+      &found);
+  return found;
+}
+
+void setPages(const Arena& arena, int rights) {
+  if (mprotect(arena.base(), arena.bytes(), rights) != 0) {
+    raise(KL_ERROR_RUNTIME, arena.device(), "cannot change the protection of device memory: %s", std::strerror(errno));
+  }
+}
+
+} // namespace
+
+Protection plannedProtection() {
+  switch (env().sim_protect) {
+    case Env::Protect::Off:
+      return Protection::Off;
+    case Env::Protect::On:
+      return haveKeys() ? Protection::Keys : Protection::Pages;
+    case Env::Protect::Auto:
+      break;
+  }
+  return haveKeys() && !foreignOpenMP() ? Protection::Keys : Protection::Off;
+}
+
+const char* protectionNote() {
+  if (env().sim_protect != Env::Protect::Auto) {
+    return "";
+  }
+  if (!haveKeys()) {
+    return "device memory is not protected from host code: this CPU or kernel has no memory protection keys";
+  }
+  return foreignOpenMP()
+      ? "device memory is not protected from host code: an OpenMP runtime other than libgomp is loaded"
+      : "";
+}
+
+void startProtection() {
+  const Protection planned = plannedProtection();
+  if (planned == Protection::Keys) {
+    const int key = allocateKey();
+    if (key < 0) {
+      raise(
+          KL_ERROR_RUNTIME,
+          -1,
+          "cannot take a memory protection key: %s; KUNLUN_SIM_PROTECT=off does without",
+          std::strerror(errno));
+    }
+    state().key = key;
+  }
+  if (planned != Protection::Off) {
+    installSegvHandler();
+  }
+  detail::protection.store(planned, std::memory_order_release);
+}
+
+void protectArena(const Arena& arena) {
+  switch (detail::protection.load(std::memory_order_acquire)) {
+    case Protection::Off:
+      return;
+    case Protection::Keys:
+      if (protectWithKey(arena.base(), arena.bytes(), state().key) != 0) {
+        raise(KL_ERROR_RUNTIME, arena.device(), "cannot protect device memory with a key: %s", std::strerror(errno));
+      }
+      break;
+    case Protection::Pages: {
+      State& s = state();
+      std::lock_guard lock(s.lock);
+      if (s.running == 0) {
+        setPages(arena, PROT_NONE);
+      }
+      s.arenas.push_back(&arena);
+      break;
+    }
+  }
+  announceArena(arena);
+}
+
+void grantThread() {
+  if (detail::protection.load(std::memory_order_acquire) == Protection::Keys && allowKey(state().key) != 0) {
+    raise(KL_ERROR_RUNTIME, -1, "cannot give a chip thread its rights to device memory: %s", std::strerror(errno));
+  }
+}
+
+namespace detail {
+
+void enterPages() {
+  State& s = state();
+  std::lock_guard lock(s.lock);
+  if (s.running++ == 0) {
+    for (const Arena* arena : s.arenas) {
+      setPages(*arena, PROT_READ | PROT_WRITE);
+    }
+  }
+}
+
+void leavePages() {
+  State& s = state();
+  std::lock_guard lock(s.lock);
+  if (--s.running == 0) {
+    for (const Arena* arena : s.arenas) {
+      setPages(*arena, PROT_NONE);
+    }
+  }
+}
+
+} // namespace detail
+} // namespace kunlun::sim

@@ -1,0 +1,60 @@
+// Who may touch device memory: the chip's threads, and nobody else.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "runtime/sim/Arena.h"
+
+namespace kunlun::sim {
+
+enum class Protection : uint8_t {
+  Off,
+  Keys, // memory protection keys: a right of each thread, at no cost per item
+  Pages // mprotect around running items: slow, and host code passes while any item runs. Only on request.
+};
+
+// What KUNLUN_SIM_PROTECT means on this machine and in this process. Starts nothing.
+Protection plannedProtection();
+// Why protection is off although it was left to us, "" otherwise.
+const char* protectionNote();
+
+// At the start of the chip: takes a key where keys are used, and installs the SIGSEGV handler that explains.
+void startProtection();
+// Puts a new arena under protection.
+void protectArena(const Arena& arena);
+// First thing on a chip thread. Threads that it creates, such as its OpenMP team, inherit its rights.
+void grantThread();
+
+namespace detail {
+inline std::atomic<Protection> protection{Protection::Off};
+void enterPages();
+void leavePages();
+} // namespace detail
+
+// Access of a chip thread while it runs items.
+class Access {
+ public:
+  void enter() {
+    if (!held_ && detail::protection.load(std::memory_order_relaxed) == Protection::Pages) [[unlikely]] {
+      detail::enterPages();
+      held_ = true;
+    }
+  }
+  void leave() {
+    if (held_) [[unlikely]] {
+      held_ = false;
+      detail::leavePages();
+    }
+  }
+
+ private:
+  bool held_ = false;
+};
+
+// Installs the handler that says what happened when host code touches device memory (SegvHandler.cpp).
+void installSegvHandler();
+// Makes the handler know an arena.
+void announceArena(const Arena& arena);
+
+} // namespace kunlun::sim

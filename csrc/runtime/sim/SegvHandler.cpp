@@ -1,0 +1,135 @@
+// The SIGSEGV handler that explains an access of host code to device memory.
+#include <signal.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "runtime/sim/Protect.h"
+#include "runtime/sim/Status.h"
+
+namespace kunlun::sim {
+namespace {
+
+struct Range {
+  std::atomic<uintptr_t> base{0};
+  std::atomic<uintptr_t> bytes{0}; // written after base: 0 until the range is valid
+};
+constexpr int kMaxArenas = 64;
+Range ranges[kMaxArenas]; // by device; all that the handler reads
+struct sigaction previous;
+
+// A few characters at a time into a fixed buffer: nothing that a signal handler may not do.
+class Message {
+ public:
+  Message& text(const char* s) {
+    while (*s != '\0' && length_ < sizeof(buffer_)) {
+      buffer_[length_++] = *s++;
+    }
+    return *this;
+  }
+  Message& number(uintptr_t value, unsigned radix) {
+    char digits[24];
+    int count = 0;
+    do {
+      digits[count++] = "0123456789abcdef"[value % radix];
+      value /= radix;
+    } while (value != 0);
+    while (count > 0 && length_ < sizeof(buffer_)) {
+      buffer_[length_++] = digits[--count];
+    }
+    return *this;
+  }
+  void print() const {
+    size_t done = 0;
+    while (done < length_) {
+      const ssize_t written = write(STDERR_FILENO, buffer_ + done, length_ - done);
+      if (written <= 0) {
+        return; // stderr is closed or full: the process ends all the same
+      }
+      done += static_cast<size_t>(written);
+    }
+  }
+
+ private:
+  char buffer_[640];
+  size_t length_ = 0;
+};
+
+// Address of the access. Where another handler (Python's faulthandler) ran first and raised the signal again, siginfo
+// no longer has it, but the kernel saves the thread's last faulting address with every signal frame.
+uintptr_t faultAddress(const siginfo_t* info, const void* context) {
+  if (info->si_code > 0) {
+    return reinterpret_cast<uintptr_t>(info->si_addr);
+  }
+  [[maybe_unused]] const auto* user = static_cast<const ucontext_t*>(context);
+#if defined(__x86_64__)
+  return static_cast<uintptr_t>(user->uc_mcontext.gregs[REG_CR2]);
+#elif defined(__aarch64__)
+  return static_cast<uintptr_t>(user->uc_mcontext.fault_address);
+#else
+  return 0;
+#endif
+}
+
+void explain(uintptr_t address) {
+  for (int device = 0; device < kMaxArenas; ++device) {
+    const uintptr_t bytes = ranges[device].bytes.load(std::memory_order_acquire);
+    const uintptr_t base = ranges[device].base.load(std::memory_order_relaxed);
+    if (bytes == 0 || address < base || address >= base + bytes) {
+      continue;
+    }
+    Message message;
+    message.text("kunlun: host code touched kunlun device memory at 0x").number(address, 16);
+    message.text(" (device ").number(static_cast<uintptr_t>(device), 10);
+    message.text(", offset 0x").number(address - base, 16).text(").\n");
+    if (phase.load(std::memory_order_relaxed) == Phase::Forked) {
+      message.text(
+          "kunlun: this process was forked after the device was started; device memory does not exist here.\n");
+    } else {
+      message.text("kunlun: only the chip may use device memory; copy the tensor to the host first, with .cpu().\n");
+    }
+    message.text("kunlun: the process ends by SIGSEGV; KUNLUN_SIM_PROTECT=off turns this check off.\n");
+    message.print();
+    return;
+  }
+}
+
+void onSegv(int number, siginfo_t* info, void* context) {
+  explain(faultAddress(info, context));
+  if ((previous.sa_flags & SA_SIGINFO) != 0) {
+    previous.sa_sigaction(number, info, context);
+    return;
+  }
+  if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+    previous.sa_handler(number);
+    return;
+  }
+  // The default action: a fault happens again on return, a signal that was sent has to be sent again.
+  struct sigaction by_default{};
+  by_default.sa_handler = SIG_DFL;
+  sigaction(number, &by_default, nullptr);
+  if (info->si_code <= 0) {
+    ::raise(number);
+  }
+}
+
+} // namespace
+
+void installSegvHandler() {
+  struct sigaction action{};
+  action.sa_sigaction = onSegv;
+  // The alternative stack is used where the thread has one.
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGSEGV, &action, &previous);
+}
+
+void announceArena(const Arena& arena) {
+  Range& range = ranges[arena.device()];
+  range.base.store(reinterpret_cast<uintptr_t>(arena.base()), std::memory_order_relaxed);
+  range.bytes.store(arena.bytes(), std::memory_order_release);
+}
+
+} // namespace kunlun::sim

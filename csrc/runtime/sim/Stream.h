@@ -1,0 +1,133 @@
+// An in-order stream with a thread of its own.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <memory>
+#include <mutex>
+
+#include "runtime/sim/Event.h"
+#include "runtime/sim/Protect.h"
+#include "runtime/sim/Queue.h"
+#include "runtime/sim/Status.h"
+
+namespace kunlun::sim {
+
+class Device;
+
+// Failures. An item that fails leaves its fault on the stream; later work is skipped as failed, while event records and
+// host calls still happen and carry the fault. The fault is reported once: to the next launch, copy or synchronisation
+// on the stream. Everything enqueued before the report is skipped, whether the thread has reached it or not; then the
+// stream is clean. A fault of the whole device poisons it instead, and is reported by every call until the reset.
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(Device& device, int id) : device_(device), id_(id) {}
+
+  Device& device() const {
+    return device_;
+  }
+
+  // ---- callers
+
+  // Returns the sequence number. The payload consists of a head and, optionally, of bulk data behind it.
+  uint64_t work(
+      const char* name,
+      WorkFn run,
+      void* context,
+      const void* head,
+      size_t head_bytes,
+      const void* bulk = nullptr,
+      size_t bulk_bytes = 0);
+  void host(const char* name, kl_host_fn fn, void* arg);
+  void record(const std::shared_ptr<EventRecord>& record);
+  void waitFor(const std::shared_ptr<EventRecord>& record);
+
+  uint64_t enqueued() const {
+    return enqueued_.load(std::memory_order_acquire);
+  }
+  bool isIdle() const {
+    return completed_.get() >= enqueued();
+  }
+  void waitUntil(uint64_t sequence) {
+    completed_.waitFor(sequence);
+  }
+  // Raises when called on the stream's own thread, which would wait for itself.
+  void refuseOwnThread(const char* call) const;
+
+  // Delivers a fault that nobody has been told of yet: stores it as the thread's last error and returns its code. With
+  // `only`, just that fault. KL_SUCCESS when there is none.
+  kl_result report(const kl_error* only = nullptr) {
+    return (state_.load(std::memory_order_acquire) & (kUnreported | kPoisoned)) == 0 ? KL_SUCCESS : reportSlowly(only);
+  }
+  // The fault that report() would deliver.
+  Fault unreported() const;
+
+  // ---- device
+
+  void setPoisoned(bool poisoned);
+  // Drops what is enqueued, undelivered faults included; then waits until the thread has passed it. Two steps, so that
+  // every stream of the device has been told before the first is waited for.
+  void beginReset(const Fault& why);
+  void endReset();
+  // Waits for the work, then stops the thread.
+  void destroy();
+  // At process exit: tells the thread to stop after its current item; then waits for it, but not beyond the deadline.
+  void stop();
+  void join(const timespec& deadline);
+
+  // The stream whose thread is calling.
+  static Stream* current();
+
+ private:
+  enum : uint32_t {
+    kFault = 1u << 0,      // fault_ is set
+    kUnreported = 1u << 1, // and nobody has been told
+    kPoisoned = 1u << 2    // the device is poisoned
+  };
+
+  template <class Fill>
+  uint64_t push(Queue::Kind kind, const char* name, WorkFn run, void* context, size_t bytes, Fill&& fill);
+  void startThread();
+  kl_result reportSlowly(const kl_error* only);
+
+  // The stream's thread.
+  void loop();
+  void execute(Queue::Record& record);
+  void runWork(Queue::Record& record);
+  void runHost(Queue::Record& record);
+  void completeRecord(Queue::Record& record);
+  void awaitRecord(Queue::Record& record);
+  // The fault behind which the item lies, if any.
+  Fault faultFor(uint64_t sequence);
+  void fail(const kl_error& error);
+  void taint(const Fault& fault);
+
+  Device& device_;
+  const int id_;
+
+  std::mutex producer_; // guards the producing side of queue_, thread_, started_ and growth of enqueued_
+  Queue queue_;
+  std::atomic<uint64_t> enqueued_{0};
+  pthread_t thread_{};
+  bool started_ = false;
+
+  alignas(64) Progress completed_;
+  Access access_; // the thread's own
+
+  alignas(64) std::atomic<uint32_t> state_{0}; // the one word that the fast paths look at
+  mutable std::mutex fault_lock_; // guards the three below and the bits kFault and kUnreported; taken after producer_
+  Fault fault_;
+  bool reported_ = false;
+  uint64_t skip_through_ = 0; // last item skipped because of a reported fault
+
+  std::atomic<bool> stopping_{false};    // what is still enqueued is dropped, host calls too
+  std::atomic<bool> interrupted_{false}; // waits for events are given up
+  std::mutex wait_lock_;                 // guards awaited_
+  EventRecord* awaited_ = nullptr;       // what the thread waits for now
+};
+
+} // namespace kunlun::sim

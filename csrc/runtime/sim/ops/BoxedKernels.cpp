@@ -1,0 +1,39 @@
+// Schemas that the simulated chip serves through the dispatcher's boxed calling
+// convention: unstructured operators whose launchers know the result's shape.
+#include "runtime/sim/ops/Kernels.h"
+
+namespace kunlun::sim {
+
+namespace {
+
+constexpr const char* kSchemas[] = {
+    // random
+    "aten::bernoulli_.Tensor",
+    "aten::bernoulli_.float",
+    "aten::cauchy_",
+    "aten::exponential_",
+    "aten::geometric_",
+    "aten::log_normal_",
+    "aten::normal_",
+    "aten::random_",
+    "aten::random_.from",
+    "aten::random_.to",
+    "aten::randperm.generator_out",
+    "aten::uniform_",
+    // normalisation, embedding
+    "aten::embedding_dense_backward",
+    "aten::native_layer_norm_backward",
+    // pointwise
+    "aten::logical_and.out",
+    "aten::logical_not.out",
+    "aten::logical_or.out",
+    "aten::logical_xor.out",
+};
+
+} // namespace
+
+c10::ArrayRef<const char*> boxedKernels() {
+  return kSchemas;
+}
+
+} // namespace kunlun::sim

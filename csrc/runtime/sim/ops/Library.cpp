@@ -1,0 +1,105 @@
+// The simulated chip's operator table: looks kernels up by schema and runs
+// frames on the threads of the simulated streams.
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+
+#include <c10/core/InferenceMode.h>
+
+#include "runtime/frame/CpuCall.h"
+#include "runtime/sim/Sim.h"
+#include "runtime/sim/ops/HostKernels.h"
+#include "runtime/sim/ops/Kernels.h"
+#include "runtime/frame/Threads.h"
+
+namespace kunlun::sim {
+
+namespace {
+
+// What a table entry's context points to.
+struct Entry {
+  void (*run)(const kl_frame* frame) = nullptr; // NULL: through the dispatcher
+  std::optional<c10::OperatorHandle> op;
+};
+
+void run(const Entry& entry, const kl_frame* frame) {
+  // Frames hold plain numbers: nothing here is recorded for autograd.
+  c10::InferenceMode inference;
+  if (entry.run != nullptr) {
+    entry.run(frame);
+  } else {
+    frame::callCpu(*entry.op, frame);
+  }
+}
+
+kl_result runFrame(void* context, void* payload, kl_error* error) {
+  const auto* frame = static_cast<const kl_frame*>(payload);
+  try {
+    frame::TeamScope team(frame::workOf(frame));
+    run(*static_cast<const Entry*>(context), frame);
+    return KL_SUCCESS;
+  } catch (...) {
+    return frame::describeException(error);
+  }
+}
+
+kl_result launchFrame(void* context, const kl_frame* frame) {
+  return enqueue(frame->stream, frame->schema, &runFrame, context, frame, frame->bytes);
+}
+
+using Entries = std::unordered_map<std::string_view, Entry>;
+
+Entries buildEntries() {
+  Entries entries;
+  auto add = [&](c10::ArrayRef<Kernel> kernels) {
+    for (const auto& kernel : kernels) {
+      entries[kernel.schema].run = kernel.run;
+    }
+  };
+  visitGeneratedKernels(add);
+  add(directKernels());
+  add(attentionKernels());
+  for (const char* schema : boxedKernels()) {
+    entries[schema].op = frame::findOperator(schema);
+  }
+  return entries;
+}
+
+const Entry* find(const char* schema) {
+  static const auto* entries = new Entries(buildEntries());
+  const auto found = entries->find(schema);
+  return found == entries->end() ? nullptr : &found->second;
+}
+
+kl_result lookup(const char* schema, kl_operator* out) {
+  const auto* entry = find(schema);
+  if (entry == nullptr) {
+    return KL_ERROR_NOT_IMPLEMENTED;
+  }
+  *out = {&launchFrame, const_cast<Entry*>(entry)};
+  return KL_SUCCESS;
+}
+
+constexpr kl_operators_table kTable{
+    {sizeof(kl_operators_table), KL_OPERATORS_ABI_MAJOR, KL_OPERATORS_ABI_MINOR},
+    &lookup,
+    /*supports=*/nullptr};
+
+[[maybe_unused]] const bool registered = (setOperators(&kTable), true);
+
+} // namespace
+
+} // namespace kunlun::sim
+
+namespace kunlun {
+
+void runHostKernel(const kl_frame* frame) {
+  if (const auto* entry = sim::find(frame->schema)) {
+    sim::run(*entry, frame);
+    return;
+  }
+  c10::InferenceMode inference;
+  frame::callCpu(frame::findOperator(frame->schema), frame);
+}
+
+} // namespace kunlun

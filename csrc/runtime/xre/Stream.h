@@ -1,0 +1,48 @@
+// Streams and events over the vendor's runtime.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "runtime/chip/chip.h"
+#include "runtime/xre/Library.h"
+
+namespace kunlun::xre {
+
+// Makes the device current for the calling thread. The vendor's libraries may have changed it at any time.
+void useDevice(int device);
+
+NativeStream createStream(int device);
+void destroyStream(NativeStream stream);
+// Raises for a stream that is not ours.
+int deviceOfStream(NativeStream stream);
+bool isIdle(NativeStream stream);
+void waitForStream(NativeStream stream);
+void waitForDevice(int device);
+// Grows with each call: operators of the vendor's libraries enqueue without telling us, so that anything may have been
+// enqueued in between.
+uint64_t nextSequence(NativeStream stream);
+
+// One recording of an event. Streams that wait for it hold it, so that recording the event again or destroying it while
+// somebody waits changes nothing for them.
+class Recording;
+
+class Event {
+ public:
+  explicit Event(int device) : device_(device) {}
+
+  void record(NativeStream stream);
+  void makeWait(NativeStream stream);
+  bool query() const;
+  void synchronize() const;
+
+ private:
+  std::shared_ptr<Recording> current() const;
+
+  const int device_;
+  mutable std::mutex lock_; // guards recording_
+  std::shared_ptr<Recording> recording_;
+};
+
+} // namespace kunlun::xre

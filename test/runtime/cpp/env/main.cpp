@@ -1,0 +1,72 @@
+// Parses the environment and prints it, for the tests of the variables. With arguments (name, value): after a failure,
+// corrects that variable and tries again.
+#include <cstdio>
+#include <cstdlib>
+
+#include "runtime/Env.h"
+
+namespace {
+
+const char* word(kunlun::FallbackAction action) {
+  switch (action) {
+    case kunlun::FallbackAction::Warn:
+      return "warn";
+    case kunlun::FallbackAction::Allow:
+      return "allow";
+    case kunlun::FallbackAction::Error:
+      return "error";
+  }
+  return "?";
+}
+
+int attempt() {
+  try {
+    const kunlun::Env& e = kunlun::env();
+    std::printf("chip=%s\n", e.chip.c_str());
+    std::printf("visible=");
+    if (e.visible_devices) {
+      for (const int device : *e.visible_devices) {
+        std::printf("%d,", device);
+      }
+    } else {
+      std::printf("all");
+    }
+    std::printf(
+        "\ndevices=%d\nmemory=%llu\nthreads=%d\nprotect=%d\naddressable=%d\npoison=%d\nblocking=%d\nlog=%d\n",
+        e.sim_devices,
+        static_cast<unsigned long long>(e.sim_memory.value_or(0)),
+        e.sim_threads,
+        static_cast<int>(e.sim_protect),
+        e.sim_host_addressable,
+        e.sim_poison,
+        e.launch_blocking,
+        static_cast<int>(e.log_level));
+    std::printf(
+        "fallback=%s add.Tensor=%s add.out=%s nonzero=%s\n",
+        word(e.fallback.general),
+        word(e.fallback.actionFor("aten::add", "Tensor")),
+        word(e.fallback.actionFor("aten::add", "out")),
+        word(e.fallback.actionFor("aten::nonzero", "")));
+    return 0;
+  } catch (const kunlun::EnvError& error) {
+    std::printf("EnvError: %s\n", error.what());
+    return 1;
+  }
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2) { // the names of all variables
+    for (const auto& variable : kunlun::envVariables()) {
+      std::printf("%s\n", variable.name);
+    }
+    return 0;
+  }
+  int result = attempt();
+  if (result != 0 && argc == 3) {
+    setenv(argv[1], argv[2], 1);
+    result = attempt();
+  }
+  return result;
+}

@@ -1,0 +1,112 @@
+"""Environment variables: what is accepted, what is refused and with which words."""
+
+import pytest
+
+
+def parsed(programs, **variables):
+    result = programs.run("env", **variables)
+    assert result.returncode == 0, result.stdout
+    return dict(line.split("=", 1) for line in result.stdout.splitlines())
+
+
+def test_defaults(programs):
+    assert parsed(programs) == {
+        "chip": "",
+        "visible": "all",
+        "devices": "2",
+        "memory": "0",
+        "threads": "0",
+        "protect": "0",
+        "addressable": "1",
+        "poison": "0",
+        "blocking": "0",
+        "log": "1",
+        "fallback": "warn add.Tensor=warn add.out=warn nonzero=warn",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "key", "expected"),
+    [
+        ("KUNLUN_CHIP", "sim", "chip", "sim"),
+        ("KUNLUN_CHIP", "./my driver.so", "chip", "./my driver.so"),
+        ("KUNLUN_CHIP", "", "chip", ""),
+        ("KUNLUN_VISIBLE_DEVICES", "3, 1,0", "visible", "3,1,0,"),
+        ("KUNLUN_VISIBLE_DEVICES", "", "visible", ""),
+        ("KUNLUN_VISIBLE_DEVICES", " ", "visible", ""),
+        ("KUNLUN_SIM_DEVICES", "0", "devices", "0"),
+        ("KUNLUN_SIM_DEVICES", "64", "devices", "64"),
+        ("KUNLUN_SIM_MEMORY", "512M", "memory", str(512 << 20)),
+        ("KUNLUN_SIM_MEMORY", "4g", "memory", str(4 << 30)),
+        ("KUNLUN_SIM_MEMORY", "1073741824", "memory", str(1 << 30)),
+        ("KUNLUN_SIM_THREADS", "7", "threads", "7"),
+        ("KUNLUN_SIM_PROTECT", "off", "protect", "2"),
+        ("KUNLUN_SIM_HOST_ADDRESSABLE", "0", "addressable", "0"),
+        ("KUNLUN_SIM_POISON", "1", "poison", "1"),
+        ("KUNLUN_LAUNCH_BLOCKING", "1", "blocking", "1"),
+        ("KUNLUN_LOG_LEVEL", "debug", "log", "3"),
+        ("KUNLUN_FALLBACK", "allow", "fallback", "allow add.Tensor=allow add.out=allow nonzero=allow"),
+        (
+            "KUNLUN_FALLBACK",
+            "error;allow=aten::nonzero,aten::add;warn=aten::add.out",
+            "fallback",
+            "error add.Tensor=allow add.out=warn nonzero=allow",
+        ),
+    ],
+)
+def test_accepted(programs, name, value, key, expected):
+    assert parsed(programs, **{name: value})[key] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "accepted"),
+    [
+        ("KUNLUN_CHIP", "cuda", "sim, xre or the path of a driver that ends in .so"),
+        ("KUNLUN_CHIP", ".so", "sim, xre"),
+        ("KUNLUN_VISIBLE_DEVICES", "0,one", "device numbers separated by commas"),
+        ("KUNLUN_VISIBLE_DEVICES", "-1", "device numbers"),
+        ("KUNLUN_VISIBLE_DEVICES", "0,,1", "device numbers"),
+        ("KUNLUN_VISIBLE_DEVICES", "1,0,1", "device 1 is named twice"),
+        ("KUNLUN_SIM_DEVICES", "65", "a whole number from 0 to 64"),
+        ("KUNLUN_SIM_DEVICES", "2 ", "a whole number from 0 to 64"),
+        ("KUNLUN_SIM_DEVICES", "99999999999999999999", "a whole number"),
+        ("KUNLUN_SIM_MEMORY", "4GB", "as in 512M"),
+        ("KUNLUN_SIM_MEMORY", "1K", "bytes from 2M to 4T"),
+        ("KUNLUN_SIM_MEMORY", "5T", "bytes from 2M to 4T"),
+        ("KUNLUN_SIM_MEMORY", "99999999999999999G", "bytes from 2M to 4T"),
+        ("KUNLUN_SIM_MEMORY", "-5M", "bytes from 2M to 4T"),
+        ("KUNLUN_SIM_MEMORY", "G", "bytes from 2M to 4T"),
+        ("KUNLUN_SIM_THREADS", "all", "a whole number from 0 to 1024"),
+        ("KUNLUN_SIM_PROTECT", "yes", "auto, on or off"),
+        ("KUNLUN_SIM_HOST_ADDRESSABLE", "true", "0 or 1"),
+        ("KUNLUN_SIM_POISON", "on", "0 or 1"),
+        ("KUNLUN_LAUNCH_BLOCKING", "2", "0 or 1"),
+        ("KUNLUN_LOG_LEVEL", "verbose", "silent, warn, info or debug"),
+        ("KUNLUN_FALLBACK", "maybe", "warn, allow or error"),
+        ("KUNLUN_FALLBACK", "allow=aten::add", "warn, allow or error"),
+        ("KUNLUN_FALLBACK", "error;aten::add", "warn, allow or error"),
+        ("KUNLUN_FALLBACK", "error;deny=aten::add", "warn, allow or error"),
+        ("KUNLUN_FALLBACK", "error;allow=add", '"add" does not name an operator'),
+        ("KUNLUN_FALLBACK", "error;allow=aten::add;warn=aten::add", "aten::add is named twice"),
+    ],
+)
+def test_refused_by_name_value_and_what_is_accepted(programs, name, value, accepted):
+    result = programs.run("env", **{name: value})
+    assert result.returncode == 1
+    assert f'EnvError: {name}="{value}" is not understood; accepted: ' in result.stdout
+    assert accepted in result.stdout
+
+
+def test_a_corrected_variable_works_in_the_same_process(programs):
+    result = programs.run("env", "KUNLUN_SIM_DEVICES", "3", KUNLUN_SIM_DEVICES="three")
+    assert result.returncode == 0
+    assert result.stdout.startswith('EnvError: KUNLUN_SIM_DEVICES="three"')
+    assert "devices=3\n" in result.stdout
+
+
+def test_the_table_names_every_variable(programs):
+    listed = programs.run("env", "--names").stdout.split()
+    source = (programs.root / "csrc" / "runtime" / "Env.cpp").read_text()
+    named = {word for word in source.split('"') if word.startswith("KUNLUN_") and word.isupper()}
+    assert len(listed) == len(set(listed))
+    assert named == set(listed)

@@ -1,0 +1,1 @@
+# Tools of the project: native build, code generation, demo and benchmarks.

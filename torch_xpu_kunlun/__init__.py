@@ -1,0 +1,18 @@
+"""PyTorch on the Kunlun XPU: importing this package (or torch, which imports it) adds the device ``kunlun``."""
+
+
+def _autoload() -> None:
+    """Entry point of the group ``torch.backends``: importing the package has already done everything.
+
+    It comes before ``import torch`` because that import loads this entry point, from this module as far as it got.
+    """
+
+
+from torch_xpu_kunlun import _registration  # noqa: E402
+
+_registration.register()
+
+from torch_xpu_kunlun import kunlun  # noqa: E402
+from torch_xpu_kunlun._build_info import VERSION as __version__  # noqa: E402
+
+__all__ = ["__version__", "kunlun"]

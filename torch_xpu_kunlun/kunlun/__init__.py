@@ -1,0 +1,135 @@
+"""The module ``torch.kunlun``: devices, streams, memory and random numbers of the Kunlun XPU.
+
+Names, arguments and results are those of ``torch.cuda``. Importing it, asking whether a device is there, how many
+there are or what they are called starts nothing; the device starts when something is put on it.
+"""
+
+from torch_xpu_kunlun.kunlun import amp, memory, random, streams
+
+# The names with an underscore are those that torch itself looks for.
+from torch_xpu_kunlun.kunlun._device import (
+    _exchange_device as _exchange_device,
+)
+from torch_xpu_kunlun.kunlun._device import (
+    _maybe_exchange_device as _maybe_exchange_device,
+)
+from torch_xpu_kunlun.kunlun._device import (
+    can_device_access_peer,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_amp_supported_dtype,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    is_available,
+    is_bf16_supported,
+    reset_device,
+    set_device,
+    synchronize,
+)
+from torch_xpu_kunlun.kunlun._lazy import _is_in_bad_fork as _is_in_bad_fork
+from torch_xpu_kunlun.kunlun._lazy import _lazy_init as _lazy_init
+from torch_xpu_kunlun.kunlun._lazy import init, is_initialized
+from torch_xpu_kunlun.kunlun.memory import (
+    empty_cache,
+    get_per_process_memory_fraction,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    memory_stats_as_nested_dict,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from torch_xpu_kunlun.kunlun.random import (
+    _get_generator as _get_generator,
+)
+from torch_xpu_kunlun.kunlun.random import (
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from torch_xpu_kunlun.kunlun.streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+from torch_xpu_kunlun.kunlun.streams import (
+    _set_stream_by_id as _set_stream_by_id,
+)
+
+__all__ = [
+    "Event",
+    "Stream",
+    "StreamContext",
+    "amp",
+    "can_device_access_peer",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "get_amp_supported_dtype",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_per_process_memory_fraction",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "random",
+    "reset_accumulated_memory_stats",
+    "reset_device",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_per_process_memory_fraction",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "stream",
+    "streams",
+    "synchronize",
+]
+
+
+def __getattr__(name: str):
+    # Made when first asked for: the number of generators is the number of devices, which is not known at import.
+    if name == "default_generators":
+        return random.default_generators()
+    raise AttributeError(f"module 'torch.kunlun' has no attribute {name!r}")
