@@ -149,9 +149,9 @@ def arguments() -> argparse.Namespace:
 
 
 def show(console: Console, bench: Bench) -> None:
-    chip = bench.facts.get("kunlun", {}).get("name", "not started")
+    chip = f" ({bench.facts['kunlun']['name']})" if bench.facts else ""
     cores = len(os.sched_getaffinity(0))
-    table = Table(title=f"kunlun ({chip}) against plain torch on the CPU; {cores} cores")
+    table = Table(title=f"kunlun{chip} against plain torch on the CPU; {cores} cores")
     for column in ("what", "threads", "kunlun", "cpu", "ratio (smallest - largest)", "wanted", ""):
         table.add_column(column, justify="left" if column == "what" else "right", no_wrap=True)
     for row in bench.rows:

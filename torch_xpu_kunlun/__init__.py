@@ -14,5 +14,18 @@ _registration.register()
 
 from torch_xpu_kunlun import kunlun  # noqa: E402
 from torch_xpu_kunlun._build_info import VERSION as __version__  # noqa: E402
+from torch_xpu_kunlun.operators import (  # noqa: E402
+    UnsupportedOperatorError,
+    operator_statistics,
+    reset_operator_statistics,
+    set_fallback_policy,
+)
 
-__all__ = ["__version__", "kunlun"]
+__all__ = [
+    "UnsupportedOperatorError",
+    "__version__",
+    "kunlun",
+    "operator_statistics",
+    "reset_operator_statistics",
+    "set_fallback_policy",
+]

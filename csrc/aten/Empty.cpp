@@ -42,22 +42,24 @@ c10::Device resolve(std::optional<c10::Device> device) {
   return {c10::DeviceType::PrivateUse1, resolveDevice(device.has_value() ? device->index() : c10::DeviceIndex(-1))};
 }
 
+at::Tensor emptyOnStream(at::IntArrayRef sizes, c10::ScalarType dtype, c10::Device device, kl_stream stream) {
+  auto tensor = makeTensor(
+      at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(dtype)), dtype, device, stream);
+  // A fresh TensorImpl is 1-dim and empty.
+  if (sizes.size() != 1 || sizes[0] != 0) {
+    tensor.unsafeGetTensorImpl()->generic_set_sizes_contiguous(sizes);
+  }
+  return tensor;
+}
+
 at::Tensor empty(
     at::IntArrayRef sizes,
     c10::ScalarType dtype,
     c10::Device device,
     std::optional<c10::MemoryFormat> format) {
   at::detail::check_size_nonnegative(sizes);
-  auto tensor = makeTensor(
-      at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(dtype)),
-      dtype,
-      device,
-      currentStreamHandle(device.index()));
+  auto tensor = emptyOnStream(sizes, dtype, device, currentStreamHandle(device.index()));
   auto* impl = tensor.unsafeGetTensorImpl();
-  // A fresh TensorImpl is 1-dim and empty.
-  if (sizes.size() != 1 || sizes[0] != 0) {
-    impl->generic_set_sizes_contiguous(sizes);
-  }
   if (format.has_value() && *format != c10::MemoryFormat::Contiguous) {
     impl->empty_tensor_restride(*format);
   }

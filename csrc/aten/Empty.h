@@ -21,6 +21,9 @@ at::Tensor empty(
 
 at::Tensor emptyStrided(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype, c10::Device device);
 
+// Contiguous, for a caller that has looked up its stream already and whose sizes are those of a tensor.
+at::Tensor emptyOnStream(at::IntArrayRef sizes, c10::ScalarType dtype, c10::Device device, kl_stream stream);
+
 // For work on the chip's own thread (CachingAllocator::HostCallScope): memory for `stream` that was free when the
 // stream's newest item was `sequence`.
 at::Tensor emptyStridedOnStream(

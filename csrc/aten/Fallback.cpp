@@ -1,6 +1,7 @@
 // The copying fallback: the CPU computes on copies, under one policy.
 #include "aten/Fallback.h"
 
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <sstream>
@@ -32,6 +33,15 @@ std::set<std::string>& warnedOps() {
   return *ops;
 }
 
+std::atomic<UnsupportedOperatorThrower> unsupported_operator_thrower{nullptr};
+
+[[noreturn]] void throwUnsupportedOperator(std::string text) {
+  if (const auto thrower = unsupported_operator_thrower.load()) {
+    thrower(text);
+  }
+  C10_THROW_ERROR(NotImplementedError, std::move(text));
+}
+
 void describe(std::ostream& out, const c10::IValue& value) {
   if (value.isTensor() && value.toTensor().defined()) {
     const auto& tensor = value.toTensor();
@@ -51,6 +61,10 @@ std::string chipName(c10::Device device) {
 
 } // namespace
 
+void setUnsupportedOperatorThrower(UnsupportedOperatorThrower thrower) {
+  unsupported_operator_thrower.store(thrower);
+}
+
 FallbackPolicy fallbackPolicy() {
   std::lock_guard<std::mutex> lock(policyMutex());
   return policy().has_value() ? *policy() : env().fallback;
@@ -68,8 +82,7 @@ void permitFallback(const std::string& op, c10::Device device, const std::string
   const auto action = fallbackPolicy().actionFor(
       op.substr(0, dot), dot == std::string::npos ? std::string() : op.substr(dot + 1));
   if (action == FallbackAction::Error) {
-    throw UnsupportedOperatorError(
-        {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+    throwUnsupportedOperator(
         c10::str(
             "The operator '",
             op,

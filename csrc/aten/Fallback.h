@@ -12,13 +12,13 @@
 
 namespace kunlun::aten {
 
-// Python sees torch_xpu_kunlun.UnsupportedOperatorError, a NotImplementedError.
-class UnsupportedOperatorError : public c10::NotImplementedError {
- public:
-  using c10::NotImplementedError::NotImplementedError;
-};
+// Throws for an operator that the policy forbids: c10::NotImplementedError until
+// the Python module installs its own, whose exceptions Python sees as
+// torch_xpu_kunlun.UnsupportedOperatorError (a subclass of NotImplementedError).
+using UnsupportedOperatorThrower = void (*)(std::string text);
+void setUnsupportedOperatorThrower(UnsupportedOperatorThrower thrower);
 
-// Applies the policy to one call: raises UnsupportedOperatorError, or warns (once
+// Applies the policy to one call: throws, or warns (once
 // per operator), or passes; counts the call. `arguments` describes the tensors.
 void permitFallback(const std::string& op, c10::Device device, const std::string& arguments);
 

@@ -89,8 +89,12 @@ c10::Device deviceOf(const Tensors&... tensors) {
 
 // `outs` are written by the operator; `args` follow the operator's schema.
 template <class... Args>
-void launch(OpHandle& op, c10::Device device, at::ArrayRef<const at::Tensor*> outs, const Args&... args) {
-  const auto stream = currentStreamHandle(device.index());
+void launchOn(
+    kl_stream stream,
+    OpHandle& op,
+    c10::Device device,
+    at::ArrayRef<const at::Tensor*> outs,
+    const Args&... args) {
   frame::FrameBuilder builder(
       op.schema(), stream, device, static_cast<uint32_t>(sizeof...(args)), static_cast<uint32_t>(outs.size()));
   (builder.add(args), ...);
@@ -99,6 +103,12 @@ void launch(OpHandle& op, c10::Device device, at::ArrayRef<const at::Tensor*> ou
   }
   op.launch(builder.finish(), device);
   afterLaunch(stream);
+}
+
+// On the thread's current stream of `device`.
+template <class... Args>
+void launch(OpHandle& op, c10::Device device, at::ArrayRef<const at::Tensor*> outs, const Args&... args) {
+  launchOn(currentStreamHandle(device.index()), op, device, outs, args...);
 }
 
 } // namespace kunlun::aten

@@ -11,7 +11,7 @@ std::array<std::atomic<uint64_t>, static_cast<size_t>(Tier::Count)> tier_counts{
 
 namespace {
 
-using Counts = std::map<std::string, uint64_t>;
+using Counts = std::map<std::string, std::atomic<uint64_t>>; // nodes never move
 
 std::mutex& opsMutex() { // guards opCounts()
   static auto* mutex = new std::mutex();
@@ -40,19 +40,35 @@ const char* toString(Tier tier) {
 
 void count(Tier tier, const std::string& op) {
   count(tier);
-  std::lock_guard<std::mutex> lock(opsMutex());
-  ++opCounts()[static_cast<size_t>(tier)][op];
+  callCounter(tier, op).fetch_add(1, std::memory_order_relaxed);
 }
+
+std::atomic<uint64_t>& callCounter(Tier tier, const std::string& op) {
+  std::lock_guard<std::mutex> lock(opsMutex());
+  return opCounts()[static_cast<size_t>(tier)][op];
+}
+
+namespace {
+std::map<std::string, uint64_t> called(Tier tier) {
+  std::map<std::string, uint64_t> result;
+  std::lock_guard<std::mutex> lock(opsMutex());
+  for (const auto& [op, calls] : opCounts()[static_cast<size_t>(tier)]) {
+    if (const auto number = calls.load(std::memory_order_relaxed)) {
+      result[op] = number;
+    }
+  }
+  return result;
+}
+} // namespace
 
 Statistics statistics() {
   Statistics result;
   for (size_t i = 0; i < detail::tier_counts.size(); ++i) {
     result.tiers[toString(static_cast<Tier>(i))] = detail::tier_counts[i].load(std::memory_order_relaxed);
   }
-  std::lock_guard<std::mutex> lock(opsMutex());
-  result.boxed_ops = opCounts()[static_cast<size_t>(Tier::Boxed)];
-  result.host_call_ops = opCounts()[static_cast<size_t>(Tier::HostCall)];
-  result.fallback_ops = opCounts()[static_cast<size_t>(Tier::Fallback)];
+  result.boxed_ops = called(Tier::Boxed);
+  result.host_call_ops = called(Tier::HostCall);
+  result.fallback_ops = called(Tier::Fallback);
   return result;
 }
 
@@ -62,7 +78,9 @@ void resetStatistics() {
   }
   std::lock_guard<std::mutex> lock(opsMutex());
   for (auto& counts : opCounts()) {
-    counts.clear();
+    for (auto& [op, calls] : counts) {
+      calls.store(0, std::memory_order_relaxed);
+    }
   }
 }
 

@@ -28,8 +28,10 @@ inline void count(Tier tier) {
   detail::tier_counts[static_cast<size_t>(tier)].fetch_add(1, std::memory_order_relaxed);
 }
 
-// For the tiers where a call costs microseconds anyway, also by operator.
+// Also by operator, for the tiers that are worth a look.
 void count(Tier tier, const std::string& op);
+// The counter behind that, for callers that keep it. Valid for ever.
+std::atomic<uint64_t>& callCounter(Tier tier, const std::string& op);
 
 struct Statistics {
   std::map<std::string, uint64_t> tiers;

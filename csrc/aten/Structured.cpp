@@ -84,4 +84,13 @@ void resizeOutput(
   }
 }
 
+void checkSameDtype(const at::Tensor& a, const at::Tensor& b) {
+  TORCH_CHECK(
+      a.scalar_type() == b.scalar_type(),
+      "expected both operands to have the same dtype, but got: ",
+      a.scalar_type(),
+      " and ",
+      b.scalar_type());
+}
+
 } // namespace kunlun::aten::detail

@@ -29,6 +29,9 @@ void resizeOutput(
     at::IntArrayRef sizes,
     at::IntArrayRef strides,
     const c10::TensorOptions& options);
+// For kernels that take operands of one dtype only.
+void checkSameDtype(const at::Tensor& a, const at::Tensor& b);
+
 } // namespace detail
 
 // Meta is an at::meta::structured_* class; Derived::provide gives output `i`

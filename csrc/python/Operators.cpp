@@ -1,8 +1,10 @@
 // Python's view of the operator tiers: statistics, fallback policy, routing.
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/library.h>
 
 #include "aten/Fallback.h"
+#include "aten/Shortcut.h"
 #include "aten/Statistics.h"
 #include "aten/boxed/Boxed.h"
 #include "python/Module.h"
@@ -41,18 +43,36 @@ void routeToBoxedTier(const std::string& name) {
   c10::WarningUtils::WarningHandlerGuard guard(&quiet);
   torch::Library library(
       torch::Library::IMPL, name.substr(0, name.find("::")), c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  aten::autograd_shortcuts.store(false, std::memory_order_relaxed);
   library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&aten::boxedTier>());
   routes->push_back(std::move(library));
 }
 
-PyObject* unsupportedOperatorError(py::module_& module) {
-  auto* type = PyErr_NewExceptionWithDoc(
+PyObject* unsupported_operator_error = nullptr; // the Python class; written once, when the module is made
+
+// torch's wrappers ask the exception for its Python type.
+struct UnsupportedOperatorError final : torch::PyTorchError {
+  using torch::PyTorchError::PyTorchError;
+  PyObject* python_type() override {
+    return unsupported_operator_error;
+  }
+};
+
+void throwUnsupportedOperator(std::string text) {
+  throw UnsupportedOperatorError(std::move(text));
+}
+
+void bindUnsupportedOperatorError(py::module_& module) {
+  unsupported_operator_error = PyErr_NewExceptionWithDoc(
       "torch_xpu_kunlun.UnsupportedOperatorError",
-      "An operator has no kernel on this chip, and KUNLUN_FALLBACK forbids computing it on the host.",
+      "An operator has no kernel on this chip, and the fallback policy forbids computing it on the host.",
       PyExc_NotImplementedError,
       nullptr);
-  module.attr("UnsupportedOperatorError") = py::reinterpret_borrow<py::object>(type);
-  return type;
+  if (unsupported_operator_error == nullptr) {
+    throw py::error_already_set();
+  }
+  module.attr("UnsupportedOperatorError") = py::reinterpret_borrow<py::object>(unsupported_operator_error);
+  aten::setUnsupportedOperatorThrower(&throwUnsupportedOperator);
 }
 
 } // namespace
@@ -62,7 +82,7 @@ void bindOperators(py::module_& module) {
   module.def("_reset_operator_statistics", &aten::resetStatistics);
   module.def("_set_fallback_policy", &aten::setFallbackPolicy, py::arg("policy"));
   module.def("_route_to_boxed_tier", &routeToBoxedTier, py::arg("name"));
-  unsupportedOperatorError(module);
+  bindUnsupportedOperatorError(module);
 }
 
 } // namespace kunlun::python

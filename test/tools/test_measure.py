@@ -54,3 +54,15 @@ def test_cpu_side_runs_without_the_extension_and_reports_errors():
         side.process.kill()
         with pytest.raises(SideError, match="the cpu process ended with code -9 during add"):
             side.ask("add", elements=16, calls=2, blocks=3)
+
+
+def test_chip_side_counts_the_tier_that_served():
+    with Side("kunlun", 1) as side:
+        assert side.facts["extension"] is True
+        side.ask("reset_operators")
+        side.ask("add", elements=16, calls=4, blocks=1)
+        assert side.ask("operators")["launcher"] >= 4
+        side.ask("route_to_boxed_tier", operator="aten::add.Tensor")
+        side.ask("reset_operators")
+        side.ask("add", elements=16, calls=4, blocks=1)
+        assert side.ask("operators")["boxed_ops"]["aten::add.Tensor"] == 4

@@ -41,6 +41,8 @@ def flags(plan: Plan) -> dict[str, list[str]]:
     """The compile flags of each kind of source."""
     torch = plan.torch
     plain = ["-std=c++20", "-O2", "-fPIC", "-pthread", "-Wall", "-Wextra", f"-I{CSRC}"]
+    # Nobody replaces this library's functions by preloading others: calls within it are inlined and bound directly.
+    plain += ["-fno-semantic-interposition", "-fvisibility-inlines-hidden"]
     plain += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.cxx11_abi)}", f'-DKUNLUN_VERSION="{plan.version}"']
     plain += plan.extra_cxxflags
     # torch's headers are system headers: their warnings are not ours to fix. OpenMP is needed wherever
@@ -75,7 +77,15 @@ def write(plan: Plan) -> Path:
         lines += [f"build {escape(target)}: {source.kind} {escape(source.path)}", f"  name = {source.name}"]
 
     lib = str(plan.torch.lib)
-    core = ["-pthread", "-Wl,--no-undefined", "-Wl,-soname,libtorch_kunlun.so", f"-L{lib}", "-ltorch_cpu", "-lc10"]
+    core = [
+        "-pthread",
+        "-Wl,--no-undefined",
+        "-Wl,-Bsymbolic-functions",
+        "-Wl,-soname,libtorch_kunlun.so",
+        f"-L{lib}",
+        "-ltorch_cpu",
+        "-lc10",
+    ]
     core += [*plan.torch.openmp, "-ldl"]
     # torch is already loaded when the module is, so its libraries are found by name; only ours needs a path.
     binding = ["-pthread", "-Wl,-rpath,$ORIGIN/lib", f"-L{lib}", "-ltorch_python", "-ltorch_cpu", "-lc10"]

@@ -1,4 +1,5 @@
 # What the build finds on the machine: torch, the compiler, ninja, ccache, and how many jobs fit.
+import contextlib
 import os
 import platform
 import shutil
@@ -51,12 +52,26 @@ class Torch:
         return [str(bundled[0])] if bundled else ["-lgomp"]
 
 
+@contextlib.contextmanager
+def without_autoload():
+    """Keeps torch from loading device extensions: building must not depend on an older build of this very one."""
+    name = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
 def find_torch() -> Torch:
     """Import torch and check that the extension can be built against it."""
-    # Building must not depend on an older build of this very extension being loadable.
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     try:
-        import torch
+        with without_autoload():
+            import torch
     except ImportError as error:
         raise BuildError(
             f"torch cannot be imported by {sys.executable} ({error}). torch_xpu_kunlun is compiled against the torch "

@@ -46,8 +46,12 @@ def hand_written(sources: pathlib.Path) -> dict[str, set[str]]:
 
 
 def _needs_kernel(function: NativeFunction, index, key: str) -> bool:
-    """True for operators whose CPU implementation is a kernel of that key's own."""
-    return index.has_kernel(function) and function.structured_delegate is None
+    """True for operators whose CPU implementation is a kernel of that key's own.
+
+    What delegates to a structured operator has one only where the declaration names it, as for sparse tensors; torch's
+    own composite kernel would take its place there and make a dense result.
+    """
+    return index.has_kernel(function) and (key != "PrivateUse1" or function.structured_delegate is None)
 
 
 def read(sources: pathlib.Path) -> Operators:

@@ -112,6 +112,13 @@ class Worker:
 
         return process
 
+    def operators(self) -> dict:
+        """Calls by tier since the last reset."""
+        return operator_statistics(self.device)
+
+    def reset_operators(self) -> None:
+        reset_operator_statistics(self.device)
+
     def route_to_boxed_tier(self, operator: str) -> None:
         """From now on this process runs `operator` through the boxed tier."""
         from torch_xpu_kunlun import _C
@@ -172,7 +179,7 @@ def reset_operator_statistics(device: str) -> None:
         torch_xpu_kunlun.reset_operator_statistics()
 
 
-def operator_statistics(device: str) -> dict[str, int]:
+def operator_statistics(device: str) -> dict:
     if device == "cpu":
         return {}
     import torch_xpu_kunlun

@@ -2,6 +2,7 @@
 #include "aten/boxed/Aliases.h"
 
 #include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
@@ -72,6 +73,10 @@ at::Tensor Aliases::hostTensor(const at::Tensor& tensor, const char* op) {
       break;
     default:
       TORCH_CHECK_NOT_IMPLEMENTED(false, op, " does not take kunlun tensors of layout ", tensor.layout());
+  }
+  // Some kernels compute what only a backward pass needs when an argument requires a gradient.
+  if (tensor.requires_grad() && at::GradMode::is_enabled()) {
+    host.set_requires_grad(true);
   }
   tensors_.push_back({tensor, host});
   return host;

@@ -1,11 +1,13 @@
 // The boxed tier: every operator with a CPU kernel, synchronous and zero copy.
 #include "aten/boxed/Boxed.h"
 
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/ivalue.h>
+#include <c10/util/flat_hash_map.h>
 
 #include "aten/Fallback.h"
 #include "aten/Statistics.h"
@@ -26,26 +28,49 @@ std::string qualifiedName(const c10::OperatorHandle& op) {
 
 namespace {
 
-// What is looked up once per operator.
+// What is looked up once per operator. Lives for ever: errors and traces point to the name.
 struct OpInfo {
-  std::string name; // lives for ever: errors and traces point to it
+  explicit OpInfo(const c10::OperatorHandle& op) : name(qualifiedName(op)), calls(callCounter(Tier::Boxed, name)) {
+    const auto* table = chip::operators();
+    if (table == nullptr || table->lookup(name.c_str(), &driver) != KL_SUCCESS) {
+      driver = {nullptr, nullptr};
+    }
+    const auto& arguments = op.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      auto type = arguments[i].type();
+      if (const auto optional = type->cast<c10::OptionalType>()) {
+        type = optional->getElementType();
+      }
+      if (type->kind() == c10::TypeKind::GeneratorType) {
+        generators.push_back(i);
+      }
+    }
+  }
+  std::string name;
+  std::atomic<uint64_t>& calls;
   kl_operator driver{nullptr, nullptr};
+  std::vector<size_t> generators; // positions of generator arguments
 };
 
-const OpInfo& infoOf(const c10::OperatorHandle& op) {
+const OpInfo& makeInfo(const c10::OperatorHandle& op) {
   static auto* mutex = new std::mutex(); // guards infos
-  static auto* infos = new std::unordered_map<c10::OperatorName, OpInfo>();
+  static auto* infos = new std::unordered_map<c10::OperatorName, std::unique_ptr<OpInfo>>();
   std::lock_guard<std::mutex> lock(*mutex);
-  const auto found = infos->find(op.operator_name());
-  if (found != infos->end()) {
-    return found->second;
+  auto& info = (*infos)[op.operator_name()];
+  if (info == nullptr) {
+    info = std::make_unique<OpInfo>(op);
   }
-  OpInfo info{qualifiedName(op), {nullptr, nullptr}};
-  const auto* table = chip::operators();
-  if (table == nullptr || table->lookup(info.name.c_str(), &info.driver) != KL_SUCCESS) {
-    info.driver = {nullptr, nullptr};
+  return *info;
+}
+
+const OpInfo& infoOf(const c10::OperatorHandle& op) {
+  // Per thread, so that the lookup of every call takes no lock and hashes no string.
+  thread_local ska::flat_hash_map<c10::OperatorHandle, const OpInfo*> known;
+  auto& info = known[op];
+  if (info == nullptr) {
+    info = &makeInfo(op);
   }
-  return infos->emplace(op.operator_name(), std::move(info)).first->second;
+  return *info;
 }
 
 bool takeDevice(const c10::IValue& value, std::optional<c10::Device>& device) {
@@ -95,20 +120,9 @@ int64_t workOf(at::ArrayRef<c10::IValue> arguments) {
 
 // Random kernels draw from a CPU generator that is made from the device's
 // generator; without one in the arguments, from the device's default.
-void replaceGenerators(
-    const c10::FunctionSchema& schema,
-    c10::Device device,
-    torch::jit::Stack& stack,
-    size_t first) {
-  for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    auto type = schema.arguments()[i].type();
-    if (const auto optional = type->cast<c10::OptionalType>()) {
-      type = optional->getElementType();
-    }
-    if (type->kind() != c10::TypeKind::GeneratorType) {
-      continue;
-    }
-    auto& value = stack[first + i];
+void replaceGenerators(const OpInfo& info, c10::Device device, torch::jit::Stack& stack, size_t first) {
+  for (const auto position : info.generators) {
+    auto& value = stack[first + position];
     const auto philox =
         drawPhilox(value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator()), device);
     value = frame::philoxCpuGenerator(philox.seed, philox.offset);
@@ -129,8 +143,9 @@ void runAliased(
   for (size_t i = first; i < stack->size(); ++i) {
     host.push_back(aliases.toHost((*stack)[i], info.name.c_str()));
   }
-  replaceGenerators(schema, device, host, 0);
-  const auto work = workOf({stack->data() + first, schema.arguments().size()});
+  replaceGenerators(info, device, host, 0);
+  // Not in braces: they would make a list of two values out of pointer and size.
+  const auto work = workOf(at::ArrayRef<c10::IValue>(stack->data() + first, schema.arguments().size()));
   runOnChip(device, info.name.c_str(), work, [&] { cpu_op.callBoxed(host); });
   aliases.writeBack();
   torch::jit::drop(*stack, schema.arguments().size());
@@ -151,11 +166,12 @@ void boxedTierAs(const c10::OperatorHandle& op, const c10::OperatorHandle& cpu_o
     return;
   }
   if (hasCapability(device.index(), KL_CAP_HOST_ADDRESSABLE)) {
-    count(Tier::Boxed, info.name);
+    count(Tier::Boxed);
+    info.calls.fetch_add(1, std::memory_order_relaxed);
     runAliased(op, cpu_op, info, device, stack);
     return;
   }
-  replaceGenerators(op.schema(), device, *stack, stack->size() - op.schema().arguments().size());
+  replaceGenerators(info, device, *stack, stack->size() - op.schema().arguments().size());
   copyingFallback(op, cpu_op, info.name, device, stack);
 }
 

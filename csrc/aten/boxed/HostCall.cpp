@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <thread>
 #include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -37,9 +38,10 @@ struct Call {
   uint64_t sequence = 0;
   std::exception_ptr exception;
   bool tainted = false;
-  kl_error taint{};
+  kl_error taint; // filled where tainted is set; clearing its text for every call would cost more than the call
   WarningCollector warnings;
   std::atomic<uint32_t> done{0};
+  std::atomic<bool> left{false}; // the chip's thread has touched this object for the last time
 };
 
 kl_result runCall(void* arg, const kl_error* error, kl_error*) {
@@ -61,17 +63,34 @@ kl_result runCall(void* arg, const kl_error* error, kl_error*) {
   }
   call->done.store(1, std::memory_order_release);
   call->done.notify_one();
+  call->left.store(true, std::memory_order_release);
   return KL_SUCCESS;
 }
 
 // Spins for about the time a small kernel takes, then sleeps: longer spins cost
-// whole time slices when another process wants the core.
-void waitFor(std::atomic<uint32_t>& done) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
-  while (done.load(std::memory_order_acquire) == 0) {
-    if (std::chrono::steady_clock::now() >= deadline) {
-      done.wait(0, std::memory_order_acquire);
-    }
+// whole time slices when another process wants the core. Where spinning keeps
+// failing, because the chip's thread has no core of its own or the kernels are
+// long, it is left out for a while: it would only keep the core from that thread.
+void waitFor(const Call& call) {
+  constexpr int kFailures = 4;
+  constexpr int kPause = 64; // calls
+  thread_local int failures = 0;
+  const auto& done = call.done;
+  bool ready = done.load(std::memory_order_acquire) != 0;
+  if (!ready && failures < kFailures) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
+    do {
+      ready = done.load(std::memory_order_acquire) != 0;
+    } while (!ready && std::chrono::steady_clock::now() < deadline);
+    failures = ready ? 0 : failures + 1;
+  } else if (++failures > kFailures + kPause) {
+    failures = 0;
+  }
+  if (!ready) {
+    done.wait(0, std::memory_order_acquire);
+  }
+  while (!call.left.load(std::memory_order_acquire)) {
+    std::this_thread::yield();
   }
 }
 
@@ -86,7 +105,7 @@ void runOnChip(c10::Device device, const char* name, int64_t work, c10::function
   call.stream = currentStreamHandle(device.index());
   check(runtime.stream_sequence(call.stream, &call.sequence), "stream_sequence");
   check(runtime.launch_host(call.stream, name, &runCall, &call), name);
-  waitFor(call.done);
+  waitFor(call);
   for (const auto& warning : call.warnings.warnings) {
     c10::warn(warning);
   }

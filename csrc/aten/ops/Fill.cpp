@@ -56,18 +56,19 @@ at::Tensor& arangeOut(const at::Scalar& start, const at::Scalar& end, const at::
       ? at::native::compute_arange_size<int64_t>(start, end, step)
       : at::native::compute_arange_size<double>(start, end, step);
   if (out.numel() != size) {
-    TORCH_WARN_ONCE(
-        out.numel() == 0,
-        "The number of elements in the out tensor of shape ",
-        out.sizes(),
-        " is ",
-        out.numel(),
-        " which does not match the computed number of elements ",
-        size,
-        ". Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor of "
-        "shape (",
-        size,
-        ",).");
+    if (out.numel() != 0) {
+      TORCH_WARN(
+          "The number of elements in the out tensor of shape ",
+          out.sizes(),
+          " is ",
+          out.numel(),
+          " which does not match the computed number of elements ",
+          size,
+          ". Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor of "
+          "shape (",
+          size,
+          ",).");
+    }
     out.resize_(at::IntArrayRef(size));
   }
   const std::array<const at::Tensor*, 1> outs{&out};

@@ -19,6 +19,20 @@ c10::ScalarType statisticsDtype(const at::Tensor& input, const std::optional<at:
   return weight.has_value() && weight->defined() ? weight->scalar_type() : input.scalar_type();
 }
 
+void checkParameterDtype(const at::Tensor& input, const std::optional<at::Tensor>& parameter, const char* name) {
+  if (!parameter.has_value() || !parameter->defined() || parameter->scalar_type() == input.scalar_type()) {
+    return;
+  }
+  TORCH_CHECK(
+      c10::isReducedFloatingType(input.scalar_type()) && parameter->scalar_type() == at::kFloat,
+      "layer_norm: expected ",
+      name,
+      " to have the dtype of the input (or float for half and bfloat16 inputs), but got ",
+      parameter->scalar_type(),
+      " for an input of ",
+      input.scalar_type());
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layerNorm(
     const at::Tensor& input,
     at::IntArrayRef normalized_shape,
@@ -27,6 +41,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layerNorm(
     double eps) {
   at::native::_check_layer_norm_inputs(
       input, normalized_shape, weight.value_or(at::Tensor()), bias.value_or(at::Tensor()));
+  checkParameterDtype(input, weight, "weight");
+  checkParameterDtype(input, bias, "bias");
   const auto outer = input.dim() - static_cast<int64_t>(normalized_shape.size());
   at::DimVector statistics(input.sizes().slice(0, outer));
   statistics.resize(input.dim(), 1);

@@ -5,12 +5,16 @@
 // without an iterator: allocate, pack, enqueue. Everything else, wrong
 // arguments included, goes through the structured launcher.
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/add_meta.h>
+#include <ATen/ops/add_ops.h>
 #include <ATen/ops/cos_meta.h>
 #include <ATen/ops/div_meta.h>
+#include <ATen/ops/div_ops.h>
 #include <ATen/ops/exp_meta.h>
 #include <ATen/ops/gelu_meta.h>
 #include <ATen/ops/mul_meta.h>
+#include <ATen/ops/mul_ops.h>
 #include <ATen/ops/neg_meta.h>
 #include <ATen/ops/pow_meta.h>
 #include <ATen/ops/relu_native.h>
@@ -19,12 +23,14 @@
 #include <ATen/ops/silu_meta.h>
 #include <ATen/ops/sin_meta.h>
 #include <ATen/ops/sub_meta.h>
+#include <ATen/ops/sub_ops.h>
 #include <ATen/ops/tanh_meta.h>
 #include <ATen/TensorIterator.h>
 #include <torch/library.h>
 
 #include "aten/Empty.h"
 #include "aten/Launch.h"
+#include "aten/Shortcut.h"
 #include "aten/Structured.h"
 
 namespace kunlun::aten {
@@ -55,9 +61,11 @@ bool plainPair(const Tensor& a, const Tensor& b) {
 
 template <class... Args>
 Tensor launchLike(OpHandle& op, const Tensor& like, const Args&... args) {
-  auto out = empty(like.sizes(), like.scalar_type(), like.device());
+  const auto device = like.device();
+  const auto stream = currentStreamHandle(device.index());
+  auto out = emptyOnStream(like.sizes(), like.scalar_type(), device, stream);
   const std::array<const Tensor*, 1> outs{&out};
-  launch(op, like.device(), outs, args...);
+  launchOn(stream, op, device, outs, args...);
   return out;
 }
 
@@ -116,6 +124,57 @@ Tensor gelu(const Tensor& self, std::string_view approximate) {
     return launchLike(k_gelu, self, self, approximate);
   }
   return structured<at::meta::structured_gelu>(k_gelu, deviceOf(self), self, approximate);
+}
+
+// ---- above autograd ----
+//
+// Where no gradient can be asked for, torch's autograd kernel would only hand
+// on to the launcher; these take the plain case directly. Everything else goes
+// to torch's own kernel, which AutogradOther has as well as every other
+// autograd key.
+
+bool recordsNothing(const Tensor& tensor) {
+  if (tensor.unsafeGetTensorImpl()->autograd_meta() == nullptr) {
+    return true;
+  }
+  return !(tensor.requires_grad() && at::GradMode::is_enabled()) && !tensor._fw_grad(/*level=*/0).defined();
+}
+
+c10::DispatchKeySet torchsAutograd(c10::DispatchKeySet keys) {
+  return keys.remove(c10::DispatchKey::AutogradFunctionality).add(c10::DispatchKey::AutogradOther);
+}
+
+bool direct(const Tensor& self, const Tensor& other) {
+  return plainPair(self, other) && recordsNothing(self) && recordsNothing(other) &&
+      autograd_shortcuts.load(std::memory_order_relaxed);
+}
+
+Tensor addAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other, const Scalar& alpha) {
+  if (direct(self, other) && !alpha.isComplex()) {
+    return launchLike(k_add, self, self, other, alpha);
+  }
+  return at::_ops::add_Tensor::redispatch(torchsAutograd(keys), self, other, alpha);
+}
+
+Tensor subAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other, const Scalar& alpha) {
+  if (direct(self, other) && !alpha.isComplex()) {
+    return launchLike(k_sub, self, self, other, alpha);
+  }
+  return at::_ops::sub_Tensor::redispatch(torchsAutograd(keys), self, other, alpha);
+}
+
+Tensor mulAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other) {
+  if (direct(self, other)) {
+    return launchLike(k_mul, self, self, other);
+  }
+  return at::_ops::mul_Tensor::redispatch(torchsAutograd(keys), self, other);
+}
+
+Tensor divAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other) {
+  if (direct(self, other)) {
+    return launchLike(k_div, self, self, other);
+  }
+  return at::_ops::div_Tensor::redispatch(torchsAutograd(keys), self, other);
 }
 
 #define KUNLUN_UNARY(name)                                                              \
@@ -199,6 +258,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("relu", TORCH_FN(at::native::relu));
   m.impl("relu_", TORCH_FN(at::native::relu_));
   m.impl("rsub.Tensor", TORCH_FN(rsub));
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("add.Tensor", TORCH_FN(addAutograd));
+  m.impl("sub.Tensor", TORCH_FN(subAutograd));
+  m.impl("mul.Tensor", TORCH_FN(mulAutograd));
+  m.impl("div.Tensor", TORCH_FN(divAutograd));
 }
 
 } // namespace kunlun::aten

@@ -155,6 +155,20 @@ bool isSetTo(const at::Tensor& self, const at::Tensor& source) {
       self.strides() == source.strides();
 }
 
+// Whether `self.data = from` may change `self` in place. torch's own answer knows
+// no out-of-tree device; without this one Module.to would replace parameters,
+// which unties shared weights and leaves optimizers behind with the old ones.
+bool hasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from) {
+  auto both = [&](c10::DispatchKey functionality) {
+    constexpr c10::DispatchKeySet backends({c10::BackendComponent::CPUBit, c10::BackendComponent::PrivateUse1Bit});
+    const c10::DispatchKeySet key(functionality);
+    return self.key_set().has_any(key) && from.key_set().has_any(key) && self.key_set().has_any(backends) &&
+        from.key_set().has_any(backends);
+  };
+  return self.key_set() == from.key_set() || both(c10::DispatchKey::Dense) || both(c10::DispatchKey::Sparse) ||
+      both(c10::DispatchKey::SparseCsr);
+}
+
 void recordStream(at::Tensor& self, c10::Stream stream) {
   CachingAllocator::recordStream(self.storage().data_ptr(), stream);
 }
@@ -178,6 +192,15 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_", TORCH_FN(setEmpty));
   m.impl("is_set_to", TORCH_FN(isSetTo));
   m.impl("record_stream", TORCH_FN(recordStream));
+  m.impl("_has_compatible_shallow_copy_type", TORCH_FN(hasCompatibleShallowCopyType));
+}
+
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
+  m.impl("_has_compatible_shallow_copy_type", TORCH_FN(hasCompatibleShallowCopyType));
+}
+
+TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
+  m.impl("_has_compatible_shallow_copy_type", TORCH_FN(hasCompatibleShallowCopyType));
 }
 
 } // namespace kunlun::aten

@@ -99,7 +99,9 @@ void Stream::host(const char* name, kl_host_fn fn, void* arg) {
     auto* call = new (payload) HostCall;
     call->fn = fn;
     call->arg = arg;
-    std::snprintf(call->name, sizeof(call->name), "%s", name == nullptr ? "host call" : name);
+    if (::memccpy(call->name, name == nullptr ? "host call" : name, '\0', sizeof(call->name)) == nullptr) {
+      call->name[sizeof(call->name) - 1] = '\0';
+    }
   });
 }
 

@@ -1,0 +1,294 @@
+"""The boxed tier: any operator with a CPU kernel, on the device's own memory: aliasing, resizing, lists, sparse, warnings."""
+
+import warnings
+
+import pytest
+import torch
+import torch_xpu_kunlun as extension
+from common_move import DEVICE
+
+
+@pytest.fixture(autouse=True)
+def counted():
+    """Every test really goes through the tier, and nothing is copied."""
+    extension.reset_operator_statistics()
+    yield
+    statistics = extension.operator_statistics()
+    assert statistics["boxed"] > 0
+    assert statistics["boxed"] == sum(statistics["boxed_ops"].values())
+    assert statistics["fallback"] == 0
+
+
+def arange(*shape, **options):
+    return torch.arange(torch.Size(shape).numel(), dtype=torch.float32, device=DEVICE, **options).view(shape)
+
+
+def test_shapes_that_depend_on_the_data():
+    x = torch.tensor([[3, 0, 3], [0, 5, 0]], device=DEVICE)
+    assert torch.nonzero(x).tolist() == [[0, 0], [0, 2], [1, 1]]
+    values, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
+    assert (values.tolist(), counts.tolist()) == ([0, 3, 5], [3, 2, 1])
+    assert torch.equal(values[inverse], x)
+    assert x[x > 0].tolist() == [3, 3, 5]
+    assert torch.masked_select(x, x == 0).numel() == 3
+    assert torch.bincount(x.flatten()).tolist() == [3, 0, 0, 2, 0, 1]
+    assert torch.repeat_interleave(x[0], torch.tensor([2, 0, 1], device=DEVICE)).tolist() == [3, 3, 3]
+    assert torch.nonzero(torch.zeros(0, device=DEVICE)).shape == (0, 1)
+    for result in (values, inverse, torch.nonzero(x)):
+        assert result.device == x.device
+
+
+def test_results_are_ordinary_device_memory():
+    before = torch.kunlun.memory_allocated()
+    x = arange(1 << 16)
+    result = torch.nonzero(x >= 0)
+    assert result.untyped_storage().device == torch.device(DEVICE, 0)
+    assert torch.kunlun.memory_allocated() - before >= (1 << 16) * 12
+    result.resize_(1 << 17, 1).zero_()
+    assert (result + 1).sum().item() == 1 << 17
+    del result, x
+    torch.kunlun.synchronize()
+    assert torch.kunlun.memory_allocated() == before
+
+
+def test_returned_views_share_the_storage():
+    library = torch.library.Library("kunlun_boxed", "DEF")
+    library.define("row(Tensor(a) self, int index) -> Tensor(a)")
+    library.define("halves(Tensor(a) self) -> (Tensor(a), Tensor(a))")
+    library.define("same(Tensor(a!) self) -> Tensor(a!)")
+    library.impl("row", lambda self, index: self[index], "CPU")
+    library.impl("halves", lambda self: (self[:, :1], self[:, 1:]), "CPU")
+    library.impl("same", lambda self: self.add_(1), "CPU")
+    x = arange(3, 4)
+    row = torch.ops.kunlun_boxed.row(x, 1)
+    assert row.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    row.fill_(-1)
+    assert x[1].tolist() == [-1] * 4
+    left, right = torch.ops.kunlun_boxed.halves(x)
+    left.zero_()
+    right.fill_(7)
+    assert x.tolist() == [[0, 7, 7, 7]] * 3
+    assert torch.ops.kunlun_boxed.same(x) is x
+    assert x.tolist() == [[1, 8, 8, 8]] * 3
+
+
+def test_out_is_resized_and_its_memory_moves():
+    x = arange(1000)
+    out = torch.empty(0, dtype=torch.int64, device=DEVICE)
+    storage = out.untyped_storage()
+    assert torch.nonzero(x, out=out) is out
+    assert out.shape == (999, 1)
+    assert out.untyped_storage().data_ptr() == storage.data_ptr() != 0
+    assert storage.nbytes() >= 999 * 8
+    assert out.sum().item() == 999 * 1000 // 2
+    view = torch.zeros(4, 4, device=DEVICE)
+    values, indices = torch.kthvalue(arange(4, 4), 2, out=(view[:, 1], torch.empty(4, dtype=torch.int64, device=DEVICE)))
+    assert view.tolist() == [[0, v, 0, 0] for v in (1, 5, 9, 13)]
+    assert values.data_ptr() == view[:, 1].data_ptr()
+    assert indices.tolist() == [1] * 4
+    with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
+        torch.kthvalue(arange(4, 4), 2, out=(torch.empty(3, device=DEVICE), indices))
+
+
+def test_in_place_on_a_view():
+    base = arange(4, 6)
+    view = base.t()[1::2, :2]
+    expected = base.cpu()
+    view.put_(torch.tensor([0, 3], device=DEVICE), torch.tensor([-1.0, -2.0], device=DEVICE))
+    expected.t()[1::2, :2].put_(torch.tensor([0, 3]), torch.tensor([-1.0, -2.0]))
+    assert torch.equal(base.cpu(), expected)
+    view.renorm_(2, 0, 1.0)
+    expected.t()[1::2, :2].renorm_(2, 0, 1.0)
+    assert torch.equal(base.cpu(), expected)
+
+
+def test_arguments_that_are_one_tensor_or_overlap_stay_so():
+    x = arange(4) + 1
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):
+        x.put_(torch.tensor([0], device=DEVICE), x[3:])  # the kernel sees that source and target are one storage
+    library = torch.library.Library("kunlun_alias", "DEF")
+    library.define("aliased(Tensor a, Tensor b, Tensor c) -> bool")
+    library.impl(
+        "aliased", lambda a, b, c: a is b and c.untyped_storage().data_ptr() == a.untyped_storage().data_ptr(), "CPU"
+    )
+    assert torch.ops.kunlun_alias.aliased(x, x, x[1:])
+    assert not torch.ops.kunlun_alias.aliased(x, x, x.clone())
+
+
+def test_lists_of_tensors():
+    tensors = [arange(n + 1) for n in range(4)]
+    assert [t.tolist() for t in torch._foreach_add(tensors, 1)] == [(t + 1).tolist() for t in tensors]
+    torch._foreach_mul_(tensors, tensors)
+    assert tensors[3].tolist() == [0, 1, 4, 9]
+    norms = torch._foreach_norm(tensors)
+    assert norms[2].item() == torch.tensor([0.0, 1, 4]).norm().item()
+    assert torch.block_diag(*tensors[:2]).shape == (2, 3)
+    assert torch.cartesian_prod(tensors[1], tensors[1]).shape == (4, 2)
+    library = torch.library.Library("kunlun_lists", "DEF")
+    library.define("sums(Tensor[] all, Tensor?[] some) -> Tensor[]")
+    library.impl("sums", lambda all, some: [t.sum() for t in all] + [t for t in some if t is not None], "CPU")
+    total, given = torch.ops.kunlun_lists.sums([tensors[3]], [None, tensors[1]])
+    assert total.item() == 14
+    assert given.data_ptr() == tensors[1].data_ptr()
+    assert torch.unique(given).tolist() == [0, 1]
+
+
+def test_generators():
+    probabilities = torch.full((64,), 0.5, device=DEVICE)
+    generator = torch.Generator(DEVICE).manual_seed(7)
+    first = torch.poisson(probabilities * 9, generator).tolist()
+    assert torch.poisson(probabilities * 9, generator).tolist() != first
+    assert torch.poisson(probabilities * 9, generator.manual_seed(7)).tolist() == first
+    torch.manual_seed(7)
+    default = torch.multinomial(probabilities, 8).tolist()
+    torch.manual_seed(7)
+    assert torch.multinomial(probabilities, 8).tolist() == default
+    with pytest.raises(RuntimeError, match="kunlun.* generator|generator.* kunlun|device type"):
+        torch.poisson(probabilities, torch.Generator("cpu"))
+
+
+def test_conjugate_and_negative_bits():
+    host = torch.tensor([[1 + 2j, 3 - 1j], [2j, 1 + 1j]])
+    device = host.to(DEVICE)
+    for view in (torch.conj, torch._neg_view, torch.adjoint, lambda t: torch._neg_view(t.mT.conj())):
+        assert torch.equal(torch.linalg.inv(view(device)).cpu(), torch.linalg.inv(view(host)))
+        assert torch.equal(torch.nonzero(view(device)).cpu(), torch.nonzero(view(host)))
+        assert torch.equal(torch.fft.fft(view(device)).cpu(), torch.fft.fft(view(host)))
+    assert torch.equal(torch.kthvalue(device.conj().imag, 1).values.cpu(), torch.kthvalue(host.conj().imag, 1).values)
+
+
+def test_sparse_coo():
+    dense = torch.tensor([[0.0, 2.0, 0.0], [3.0, 0.0, 4.0]])
+    sparse = dense.to(DEVICE).to_sparse()
+    assert sparse.is_sparse
+    assert sparse.device == torch.device(DEVICE, 0)
+    assert torch.equal(sparse.to_dense().cpu(), dense)
+    assert torch.equal(torch.sparse.mm(sparse, torch.ones(3, 2, device=DEVICE)).cpu(), dense @ torch.ones(3, 2))
+    assert torch.equal((sparse + sparse).to_dense().cpu(), dense * 2)
+    assert torch.equal((sparse * 3).coalesce().values().cpu(), torch.tensor([6.0, 9, 12]))
+    assert torch.equal(sparse.t().to_dense().cpu(), dense.t())
+    assert torch.equal(torch.sparse.sum(sparse, 0).to_dense().cpu(), dense.sum(0))
+    twice = torch.sparse_coo_tensor(torch.zeros(1, 2, dtype=torch.int64), torch.ones(2), (3,), device=DEVICE)
+    assert twice.coalesce().values().tolist() == [2]
+    sparse.mul_(2)
+    assert torch.equal(sparse.cpu().to_dense(), dense * 2)
+    assert torch.equal(dense.to_sparse().to(DEVICE).to("kunlun:1").to_dense().cpu(), dense)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc], ids=str)
+def test_sparse_compressed(layout):
+    dense = torch.tensor([[0.0, 2.0, 0.0, 1.0], [3.0, 0.0, 4.0, 0.0]])
+    block = {"blocksize": (1, 2)} if layout in (torch.sparse_bsr, torch.sparse_bsc) else {}
+    sparse = dense.to(DEVICE).to_sparse(layout=layout, **block)
+    assert sparse.layout is layout
+    assert sparse.values().device == sparse.device == torch.device(DEVICE, 0)
+    assert torch.equal(sparse.to_dense().cpu(), dense)
+    assert torch.equal(sparse.cpu().to_dense(), dense)
+    if layout is torch.sparse_csr:
+        assert torch.equal((sparse @ torch.ones(4, 2, device=DEVICE)).cpu(), dense @ torch.ones(4, 2))
+        assert torch.equal((sparse * 2).to_dense().cpu(), dense * 2)
+
+
+def test_warnings_reach_the_caller_as_python_warnings():
+    x = arange(4, 4)
+    with pytest.warns(UserWarning, match="non-contiguous"):
+        torch.searchsorted(x.t()[0], x.t()[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="was resized"):
+            torch.kthvalue(x, 1, out=(torch.empty(3, device=DEVICE), torch.empty(3, dtype=torch.int64, device=DEVICE)))
+        assert torch.unique(x).numel() == 16
+
+
+def test_exceptions_of_custom_operators_keep_their_type():
+    library = torch.library.Library("kunlun_raise", "DEF")
+    library.define("fails(Tensor self, str kind) -> Tensor")
+
+    def fails(self, kind):
+        raise {"key": KeyError("no such key"), "zero": ZeroDivisionError("by zero")}[kind]
+
+    library.impl("fails", fails, "CPU")
+    with pytest.raises(KeyError, match="no such key"):
+        torch.ops.kunlun_raise.fails(arange(3), "key")
+    with pytest.raises(ZeroDivisionError, match="by zero"):
+        torch.ops.kunlun_raise.fails(arange(3), "zero")
+    assert torch.unique(arange(3)).numel() == 3
+
+
+def test_the_order_with_launched_work():
+    x = torch.zeros(1 << 15, device=DEVICE)
+    for _ in range(100):
+        x += 1
+    assert torch.unique(x).tolist() == [100]
+    side = torch.kunlun.Stream()
+    with torch.kunlun.stream(side):
+        y = torch.zeros(1 << 15, device=DEVICE)
+        for _ in range(100):
+            y += 1
+        assert torch.unique(y).tolist() == [100]
+
+
+ROUTED = """
+import torch, torch_xpu_kunlun as extension
+x = torch.ones(4, device="kunlun")
+"""
+
+
+def test_a_launched_operator_can_be_routed_here(check_python, counted):
+    torch.unique(arange(1))  # for the fixture
+    check_python(
+        ROUTED
+        + """
+extension._C._route_to_boxed_tier("aten::add.Tensor")
+extension.reset_operator_statistics()
+assert (x + x).tolist() == [2] * 4
+assert extension.operator_statistics()["boxed_ops"] == {"aten::add.Tensor": 1}
+y = torch.ones(3, 1, requires_grad=True, device="kunlun")
+(y + x).sum().backward()
+assert y.grad.tolist() == [[4]] * 3
+try:
+    extension._C._route_to_boxed_tier("aten::no_such")
+except ValueError as error:
+    assert "aten::no_such" in str(error)
+else:
+    raise AssertionError("not raised")
+"""
+    )
+
+
+# What moves or makes storages is no kernel; layer_norm's kernel on the chip expects outputs of known shape.
+NOT_ROUTED = {
+    "_copy_from", "_copy_from_and_resize", "_efficientzerotensor", "_has_compatible_shallow_copy_type",
+    "_local_scalar_dense", "copy_", "empty", "empty_strided", "is_set_to", "native_layer_norm",
+    "native_layer_norm_backward", "record_stream", "resize_", "set_",
+}  # fmt: skip
+
+
+@pytest.mark.full
+def test_the_whole_test_bed_through_the_boxed_tier(check_python, pytestconfig):
+    torch.unique(arange(1))  # for the fixture
+    folder = pytestconfig.rootpath / "test"
+    check_python(
+        ROUTED
+        + f"""
+import sys, warnings
+warnings.simplefilter("ignore")
+sys.path[:0] = [{str(folder)!r}, {str(folder / "aten")!r}]
+import test_op_db
+for name in torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1"):
+    launched = name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
+    base, _, overload = name.removeprefix("aten::").partition(".")
+    if launched and not overload.endswith("out") and base not in {NOT_ROUTED}:
+        extension._C._route_to_boxed_tier(name)
+extension.reset_operator_statistics()
+failed = {{}}
+for op in test_op_db.OPS:
+    try:
+        test_op_db.test_equals_cpu(op)
+    except Exception as error:
+        failed[op.formatted_name] = str(error)[:500]
+assert not failed, failed
+statistics = extension.operator_statistics()
+assert statistics["boxed"] > 5 * statistics["launcher"], statistics
+"""
+    )
