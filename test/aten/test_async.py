@@ -52,6 +52,17 @@ def test_who_waits_for_a_failed_stream_fails_too():
     assert torch.ones(3, device=DEVICE).sum().item() == 3
 
 
+def test_what_was_copied_from_a_failed_device_fails_too():
+    with pytest.raises(IndexError, match=BAD):
+        fail().to("kunlun:1").cpu()
+    for index in (0, 1):  # both streams carry the failure; which has reported it is a matter of time
+        try:
+            torch.kunlun.synchronize(index)
+        except IndexError as error:
+            assert "index 9 is out of bounds" in str(error)
+    assert torch.ones(3, device="kunlun:1").to(DEVICE).sum().item() == 3
+
+
 def test_work_behind_a_failure_is_skipped():
     target = torch.zeros(4, device=DEVICE)
     torch.kunlun.synchronize()

@@ -200,6 +200,24 @@ def test_warnings_reach_the_caller_as_python_warnings():
         assert torch.unique(x).numel() == 16
 
 
+def test_kernels_see_whether_a_gradient_is_needed():
+    library = torch.library.Library("kunlun_modes", "DEF")
+    library.define("modes(Tensor self) -> bool[]")
+    library.impl(
+        "modes", lambda self: [self.requires_grad, torch.is_grad_enabled(), torch.is_inference_mode_enabled()], "CPU"
+    )
+    x = arange(3)
+    (x + x).sum().item()  # the chip's thread has run a launched kernel before
+    modes = torch.ops.kunlun_modes.modes
+    assert modes(x) == [False, True, False]
+    assert modes(x.requires_grad_()) == [True, True, False]
+    with torch.no_grad():
+        assert modes(x) == [False, False, False]
+    with torch.inference_mode():
+        assert modes(x)[1:] == [False, True]
+    assert modes(x * 2) == [True, True, False]
+
+
 def test_exceptions_of_custom_operators_keep_their_type():
     library = torch.library.Library("kunlun_raise", "DEF")
     library.define("fails(Tensor self, str kind) -> Tensor")

@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common_move import DEVICE
+from common_op_db import move, name_of
+from torch.testing._internal.common_methods_invocations import op_db
 
 TWO_DEVICES = r"Expected all tensors to be on the same device, but found at least two devices, kunlun:0 and "
 
@@ -104,9 +106,9 @@ def test_indices():
 
 AT_THE_CALL = {
     "broadcast": (lambda a: a + make(DEVICE, 3, 3), RuntimeError, r"size of tensor a \(4\) must match"),
-    "in place": (lambda a: a[0].add_(a), RuntimeError, "match"),
+    "in place": (lambda a: a[0].clone().add_(a), RuntimeError, "doesn't match the broadcast shape"),
     "mm shapes": (lambda a: a @ make(DEVICE, 3, 3), RuntimeError, "mat1 and mat2 shapes cannot be multiplied"),
-    "mm dtypes": (lambda a: a @ a.double(), RuntimeError, "same dtype, but got: float and double"),
+    "mm dtypes": (lambda a: a @ a.double(), RuntimeError, "same dtype, but got: Float and Double"),
     "bmm dtypes": (lambda a: torch.bmm(a[None], a[None].half()), RuntimeError, "same dtype"),
     "addmm dtypes": (lambda a: torch.addmm(a, a, a.double()), RuntimeError, "same dtype"),
     "linear dtypes": (lambda a: F.linear(a, a.bfloat16()), RuntimeError, "same dtype"),
@@ -183,18 +185,13 @@ def test_out_of_range_index(operator, call):
     torch.kunlun.synchronize()  # it was reported once
 
 
-def read_item(result):
-    return result.sum().item()
-
-
 READS = {
-    "item": read_item,
+    "item": lambda result: result.sum().item(),
     "to the host": lambda result: result.cpu(),
     "tolist": lambda result: result.tolist(),
     "print": repr,
     "a boxed operator": lambda result: torch.unique(result),
     "stream": lambda result: torch.kunlun.current_stream().synchronize(),
-    "another device": lambda result: result.to("kunlun:1").cpu(),
 }
 
 
@@ -211,6 +208,35 @@ def test_a_later_launch_raises_or_the_synchronisation_does():
         for _ in range(10_000):
             make()
         torch.kunlun.synchronize()
+
+
+# Raised by the kernel although the contents of the arguments do not matter: late, but raised.
+LATE = {"gather", "scatter", "scatter_add", "masked_fill", "nn.functional.gelu"}
+WITH_ERRORS = [op for op in op_db if op.error_inputs_func is not None]
+
+
+@pytest.mark.parametrize("op", WITH_ERRORS, ids=name_of)
+def test_the_wrong_inputs_of_the_test_bed(op):
+    """The same exception, with the same words, as on the CPU."""
+    for wrong in op.error_inputs("cpu"):
+        sample = wrong.sample_input
+        try:
+            value, args, kwargs = move(op, sample)
+        except NotImplementedError:
+            continue  # meta tensors stay where they are
+        try:
+            op(sample.input, *sample.args, **sample.kwargs)
+        except Exception as error:  # noqa: BLE001 - compared below
+            expected = error
+        else:
+            continue  # wrong on other devices only
+        with pytest.raises(type(expected)) as caught:
+            op(value, *args, **kwargs)
+            if op.name in LATE:
+                torch.kunlun.synchronize()
+        assert type(caught.value) is type(expected)
+        first_words = str(expected).splitlines()[0][:25]
+        assert str(caught.value).startswith(first_words)
 
 
 def test_the_boxed_tier_raises_at_the_call():

@@ -54,9 +54,7 @@ def _launcher(group: NativeFunctionsGroup, function: NativeFunction) -> str:
     signature = DispatcherSignature.from_schema(function.func, prefix="", symint=False)
     outs = [a.name for a in group.out.func.arguments.out]
     kind = function.func.kind()
-    meta = ", ".join(
-        e.expr for e in translate(signature.arguments(), structured.meta_arguments(group), method=False)
-    )
+    meta = ", ".join(e.expr for e in translate(signature.arguments(), structured.meta_arguments(group), method=False))
     # The frame's arguments are those of the out variant without the outputs.
     inputs = [a.name for a in group.out.func.arguments.flat_all if a not in group.out.func.arguments.out]
     returns = len(outs)

@@ -17,7 +17,9 @@ PROMPT = "What is the capital of France, and what is it known for?"
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.demo", description="A language model writes the same text on the chip and on the CPU."
+    )
     parser.add_argument("--prompt", default=PROMPT, help="what to ask the model")
     parser.add_argument("--new-tokens", type=int, default=64, help="tokens to generate (default 64)")
     parser.add_argument(

@@ -132,4 +132,7 @@ def __getattr__(name: str):
     # Made when first asked for: the number of generators is the number of devices, which is not known at import.
     if name == "default_generators":
         return random.default_generators()
+    # torch.utils.checkpoint saves the states of the generators only where this is true.
+    if name == "_initialized":
+        return is_initialized()
     raise AttributeError(f"module 'torch.kunlun' has no attribute {name!r}")

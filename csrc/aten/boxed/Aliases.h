@@ -2,12 +2,12 @@
 #pragma once
 
 #include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
+#include <c10/util/SmallVector.h>
 
 namespace kunlun::aten {
 
@@ -52,8 +52,9 @@ class Aliases {
     const void* data; // where the host side pointed before the call
   };
   c10::Device device_;
-  std::vector<TensorPair> tensors_;
-  std::vector<StoragePair> storages_;
+  // Inline for what most operators take: a call costs about as much as a dozen trips to malloc.
+  c10::SmallVector<TensorPair, 5> tensors_;
+  c10::SmallVector<StoragePair, 5> storages_;
 };
 
 } // namespace kunlun::aten

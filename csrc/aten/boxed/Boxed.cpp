@@ -144,8 +144,7 @@ void runAliased(
     host.push_back(aliases.toHost((*stack)[i], info.name.c_str()));
   }
   replaceGenerators(info, device, host, 0);
-  // Not in braces: they would make a list of two values out of pointer and size.
-  const auto work = workOf(at::ArrayRef<c10::IValue>(stack->data() + first, schema.arguments().size()));
+  const auto work = workOf(host); // of the aliases: asking a sparse kunlun tensor for its size would come here again
   runOnChip(device, info.name.c_str(), work, [&] { cpu_op.callBoxed(host); });
   aliases.writeBack();
   torch::jit::drop(*stack, schema.arguments().size());

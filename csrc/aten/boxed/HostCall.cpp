@@ -8,6 +8,8 @@
 #include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include "aten/boxed/HostMemory.h"
@@ -36,6 +38,9 @@ struct Call {
   c10::DeviceIndex device = -1;
   kl_stream stream = nullptr;
   uint64_t sequence = 0;
+  // The caller's modes: some kernels compute what only a backward pass needs, where there will be one.
+  bool inference_mode = c10::InferenceMode::is_enabled();
+  bool grad_mode = c10::GradMode::is_enabled();
   std::exception_ptr exception;
   bool tainted = false;
   kl_error taint; // filled where tainted is set; clearing its text for every call would cost more than the call
@@ -53,6 +58,8 @@ kl_result runCall(void* arg, const kl_error* error, kl_error*) {
     try {
       c10::WarningUtils::WarningHandlerGuard warnings(&call->warnings);
       DeviceMemoryScope memory(call->device, call->stream, call->sequence);
+      c10::InferenceMode inference(call->inference_mode);
+      c10::AutoGradMode grad(call->grad_mode);
       at::AutoDispatchBelowADInplaceOrView below_autograd;
       frame::TeamScope team(call->work);
       call->function();
@@ -77,7 +84,9 @@ void waitFor(const Call& call) {
   thread_local int failures = 0;
   const auto& done = call.done;
   bool ready = done.load(std::memory_order_acquire) != 0;
-  if (!ready && failures < kFailures) {
+  if (ready) {
+    failures = 0;
+  } else if (failures < kFailures) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
     do {
       ready = done.load(std::memory_order_acquire) != 0;

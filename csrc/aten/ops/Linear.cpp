@@ -22,8 +22,8 @@ bool plain(const at::Tensor& tensor, const at::Tensor& input) {
 
 // Everything else, wrong arguments included, takes torch's own path.
 bool oneLaunch(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  return input.device().is_privateuseone() && input.dim() >= 2 && weight.dim() == 2 && input.is_contiguous() &&
-      input.size(-1) == weight.size(1) && plain(input, input) && plain(weight, input) && input.numel() != 0 &&
+  return input.device().is_privateuseone() && plain(input, input) && plain(weight, input) && input.dim() >= 2 &&
+      weight.dim() == 2 && input.is_contiguous() && input.size(-1) == weight.size(1) && input.numel() != 0 &&
       weight.numel() != 0 &&
       (!bias.has_value() ||
        (bias->defined() && bias->dim() == 1 && bias->size(0) == weight.size(0) && plain(*bias, input)));

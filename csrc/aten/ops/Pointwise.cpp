@@ -44,7 +44,7 @@ using at::Tensor;
 bool plain(const Tensor& tensor) {
   const auto* impl = tensor.unsafeGetTensorImpl();
   return impl->device_type() == c10::DeviceType::PrivateUse1 && c10::isFloatingType(tensor.scalar_type()) &&
-      impl->is_contiguous() && !tensor.is_neg() && !tensor._is_zerotensor();
+      tensor.layout() == c10::kStrided && impl->is_contiguous() && !tensor.is_neg() && !tensor._is_zerotensor();
 }
 
 // A Python number that does not change the dtype of a floating-point tensor.

@@ -49,8 +49,8 @@ class Queue {
 
   // Consumer side. Waits for a record; NULL when `cancelled` was set, poke() was called and nothing is left.
   Record* front(const std::atomic<bool>& cancelled);
-  bool hasNext(const Record* record) const {
-    return published_.get() > head_ + record->bytes;
+  bool hasNext(const Record* record) {
+    return sees(head_ + record->bytes);
   }
   void pop(Record* record);
   void poke() {
@@ -58,6 +58,7 @@ class Queue {
   }
 
  private:
+  static constexpr size_t kPrefetchBytes = 640; // a binary operator's record and a little more
   static constexpr size_t kAlignment = 64; // a record shares no cache line with its neighbours
 
   struct FreeAligned {
@@ -68,6 +69,13 @@ class Queue {
 
   Record* at(uint64_t position) {
     return reinterpret_cast<Record*>(ring_.get() + position % kCapacity);
+  }
+  // Consumer side: whether something is published behind `position`.
+  bool sees(uint64_t position) {
+    if (seen_ <= position) {
+      seen_ = published_.get();
+    }
+    return seen_ > position;
   }
   static size_t recordBytes(size_t payload_bytes) {
     return (sizeof(Record) + payload_bytes + kAlignment - 1) & ~(kAlignment - 1);
@@ -81,6 +89,7 @@ class Queue {
   // Consumer.
   alignas(kAlignment) Progress freed_;
   uint64_t head_ = 0;
+  uint64_t seen_ = 0; // last value seen of published_, to leave its cache line to the producer
 };
 
 } // namespace kunlun::sim

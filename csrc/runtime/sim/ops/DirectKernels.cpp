@@ -1,5 +1,6 @@
 // Kernels of the simulated chip that call ATen's CPU implementation directly:
 // unstructured operators on the hot path of language models.
+#include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/layer_norm.h>
 #include <ATen/ops/_index_put_impl_cpu_dispatch.h>
@@ -10,6 +11,8 @@
 #include <ATen/ops/index_select_cpu_dispatch.h>
 #include <ATen/ops/masked_fill_cpu_dispatch.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
+#include <ATen/ops/mse_loss_cpu_dispatch.h>
+#include <ATen/ops/smooth_l1_loss_cpu_dispatch.h>
 #include <ATen/ops/where_cpu_dispatch.h>
 #include <ATen/ops/zero_cpu_dispatch.h>
 #include <c10/util/accumulate.h>
@@ -64,6 +67,24 @@ void layerNorm(
       &rstd);
 }
 
+// The CPU's out variants grow a reduced output to the inputs' shape first, and
+// warn of it; their functional variants know their own output.
+void mseLoss(const at::Tensor& self, const at::Tensor& target, int64_t reduction, at::Tensor& out) {
+  if (reduction == at::Reduction::None) {
+    at::cpu::mse_loss_outf(self, target, reduction, out);
+  } else {
+    out.copy_(at::cpu::mse_loss(self, target, reduction));
+  }
+}
+
+void smoothL1Loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double beta, at::Tensor& out) {
+  if (reduction == at::Reduction::None) {
+    at::cpu::smooth_l1_loss_outf(self, target, reduction, beta, out);
+  } else {
+    out.copy_(at::cpu::smooth_l1_loss(self, target, reduction, beta));
+  }
+}
+
 template <auto Function>
 void call(const kl_frame* frame) {
   frame::callWithFrame(Function, frame);
@@ -93,6 +114,8 @@ constexpr Kernel kKernels[] = {
          &at::cpu::_index_put_impl_)>},
     {"aten::linear", &call<&linear>},
     {"aten::native_layer_norm", &call<&layerNorm>},
+    {"aten::mse_loss.out", &call<&mseLoss>},
+    {"aten::smooth_l1_loss.out", &call<&smoothL1Loss>},
 };
 
 } // namespace
