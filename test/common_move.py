@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch_xpu_kunlun  # noqa: F401 - registers the device
 from torch.utils._pytree import tree_map
+
+import torch_xpu_kunlun  # noqa: F401 - registers the device
 
 DEVICE = "kunlun"
 
@@ -40,9 +41,7 @@ class Mover:
         if storage.data_ptr() not in self._storages or storage.nbytes() == 0:
             self._storages[storage.data_ptr()] = storage.to(device=self.device)
         moved = torch.empty(0, dtype=tensor.dtype, device=self.device)
-        moved.set_(
-            self._storages[storage.data_ptr()], tensor.storage_offset(), tensor.size(), tensor.stride()
-        )
+        moved.set_(self._storages[storage.data_ptr()], tensor.storage_offset(), tensor.size(), tensor.stride())
         if tensor.is_conj():
             moved = moved.conj()
         if tensor.is_neg():

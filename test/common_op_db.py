@@ -31,9 +31,7 @@ def uses_randomness(op, sample) -> bool:
     if op.name == "nn.functional.scaled_dot_product_attention":
         return sample.kwargs.get("dropout_p", 0.0) > 0
     if op.name == "nn.functional.multi_head_attention_forward":
-        return sample.kwargs.get("dropout_p", 0.0) > 0 or any(
-            isinstance(a, float) and a > 0 for a in sample.args
-        )
+        return sample.kwargs.get("dropout_p", 0.0) > 0 or any(isinstance(a, float) and a > 0 for a in sample.args)
     return op.name in NO_VALUES
 
 
@@ -45,7 +43,7 @@ def describe(sample) -> str:
         return f"{value.dtype}{list(value.shape)}{strides}"
 
     leaves, _ = tree_flatten((sample.input, sample.args))
-    return f"{[one(leaf) for leaf in leaves]} {({k: one(v) for k, v in sample.kwargs.items()})}"
+    return f"{[one(leaf) for leaf in leaves]} { ({k: one(v) for k, v in sample.kwargs.items()}) }"
 
 
 def move(op, sample):

@@ -59,6 +59,20 @@ std::string chipName(c10::Device device) {
   return std::string(deviceProperties(device.index()).name) + " (driver " + info.name + ")";
 }
 
+// torch's copying fallback copies strided tensors only.
+void refuseSparse(const std::string& op, c10::Device device, at::ArrayRef<c10::IValue> arguments) {
+  for (const auto& argument : arguments) {
+    if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().layout() != c10::kStrided) {
+      throwUnsupportedOperator(c10::str(
+          "The operator '",
+          op,
+          "' has no kernel for sparse tensors on ",
+          chipName(device),
+          ", and sparse tensors cannot be computed on copies. Use strided tensors, or move these to the CPU."));
+    }
+  }
+}
+
 } // namespace
 
 void setUnsupportedOperatorThrower(UnsupportedOperatorThrower thrower) {
@@ -128,6 +142,7 @@ void copyingFallback(
   for (const auto& argument : torch::jit::last(*stack, op.schema().arguments().size())) {
     describe(arguments, argument);
   }
+  refuseSparse(name, device, torch::jit::last(*stack, op.schema().arguments().size()));
   permitFallback(name, device, arguments.str());
   at::native::cpu_fallback(cpu_op, stack, /*error_on_views=*/true);
 }

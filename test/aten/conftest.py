@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch_xpu_kunlun  # noqa: F401 - registers the device
 from common_process import (  # noqa: F401 - fixtures
     check_new_python,
     check_python,
@@ -10,6 +9,8 @@ from common_process import (  # noqa: F401 - fixtures
     run_new_python_fixture,
     run_python,
 )
+
+import torch_xpu_kunlun  # noqa: F401 - registers the device
 
 
 @pytest.fixture(autouse=True)

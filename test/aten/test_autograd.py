@@ -90,7 +90,9 @@ def test_linear_under_vmap_and_functional_gradients():
 
     per_sample = torch.vmap(torch.func.grad(loss), (None, 0, None))
     torch.testing.assert_close(per_sample(moved[1], moved[0], moved[2]).cpu(), per_sample(w, x, b))
-    torch.testing.assert_close(torch.func.jacrev(loss)(*(moved[i] for i in (1, 0, 2))).cpu(), torch.func.grad(loss)(w, x, b))
+    torch.testing.assert_close(
+        torch.func.jacrev(loss)(*(moved[i] for i in (1, 0, 2))).cpu(), torch.func.grad(loss)(w, x, b)
+    )
 
 
 def test_graphs_are_freed_or_retained():

@@ -1,11 +1,12 @@
-"""The boxed tier: any operator with a CPU kernel, on the device's own memory: aliasing, resizing, lists, sparse, warnings."""
+"""The boxed tier: any operator with a CPU kernel, on the device's own memory: aliasing, resizing, lists, warnings."""
 
 import warnings
 
 import pytest
 import torch
-import torch_xpu_kunlun as extension
 from common_move import DEVICE
+
+import torch_xpu_kunlun as extension
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +83,9 @@ def test_out_is_resized_and_its_memory_moves():
     assert storage.nbytes() >= 999 * 8
     assert out.sum().item() == 999 * 1000 // 2
     view = torch.zeros(4, 4, device=DEVICE)
-    values, indices = torch.kthvalue(arange(4, 4), 2, out=(view[:, 1], torch.empty(4, dtype=torch.int64, device=DEVICE)))
+    values, indices = torch.kthvalue(
+        arange(4, 4), 2, out=(view[:, 1], torch.empty(4, dtype=torch.int64, device=DEVICE))
+    )
     assert view.tolist() == [[0, v, 0, 0] for v in (1, 5, 9, 13)]
     assert values.data_ptr() == view[:, 1].data_ptr()
     assert indices.tolist() == [1] * 4
@@ -143,7 +146,7 @@ def test_generators():
     default = torch.multinomial(probabilities, 8).tolist()
     torch.manual_seed(7)
     assert torch.multinomial(probabilities, 8).tolist() == default
-    with pytest.raises(RuntimeError, match="kunlun.* generator|generator.* kunlun|device type"):
+    with pytest.raises(RuntimeError, match=r"Expected a 'kunlun:0' generator device but found 'cpu'"):
         torch.poisson(probabilities, torch.Generator("cpu"))
 
 
@@ -155,38 +158,6 @@ def test_conjugate_and_negative_bits():
         assert torch.equal(torch.nonzero(view(device)).cpu(), torch.nonzero(view(host)))
         assert torch.equal(torch.fft.fft(view(device)).cpu(), torch.fft.fft(view(host)))
     assert torch.equal(torch.kthvalue(device.conj().imag, 1).values.cpu(), torch.kthvalue(host.conj().imag, 1).values)
-
-
-def test_sparse_coo():
-    dense = torch.tensor([[0.0, 2.0, 0.0], [3.0, 0.0, 4.0]])
-    sparse = dense.to(DEVICE).to_sparse()
-    assert sparse.is_sparse
-    assert sparse.device == torch.device(DEVICE, 0)
-    assert torch.equal(sparse.to_dense().cpu(), dense)
-    assert torch.equal(torch.sparse.mm(sparse, torch.ones(3, 2, device=DEVICE)).cpu(), dense @ torch.ones(3, 2))
-    assert torch.equal((sparse + sparse).to_dense().cpu(), dense * 2)
-    assert torch.equal((sparse * 3).coalesce().values().cpu(), torch.tensor([6.0, 9, 12]))
-    assert torch.equal(sparse.t().to_dense().cpu(), dense.t())
-    assert torch.equal(torch.sparse.sum(sparse, 0).to_dense().cpu(), dense.sum(0))
-    twice = torch.sparse_coo_tensor(torch.zeros(1, 2, dtype=torch.int64), torch.ones(2), (3,), device=DEVICE)
-    assert twice.coalesce().values().tolist() == [2]
-    sparse.mul_(2)
-    assert torch.equal(sparse.cpu().to_dense(), dense * 2)
-    assert torch.equal(dense.to_sparse().to(DEVICE).to("kunlun:1").to_dense().cpu(), dense)
-
-
-@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc], ids=str)
-def test_sparse_compressed(layout):
-    dense = torch.tensor([[0.0, 2.0, 0.0, 1.0], [3.0, 0.0, 4.0, 0.0]])
-    block = {"blocksize": (1, 2)} if layout in (torch.sparse_bsr, torch.sparse_bsc) else {}
-    sparse = dense.to(DEVICE).to_sparse(layout=layout, **block)
-    assert sparse.layout is layout
-    assert sparse.values().device == sparse.device == torch.device(DEVICE, 0)
-    assert torch.equal(sparse.to_dense().cpu(), dense)
-    assert torch.equal(sparse.cpu().to_dense(), dense)
-    if layout is torch.sparse_csr:
-        assert torch.equal((sparse @ torch.ones(4, 2, device=DEVICE)).cpu(), dense @ torch.ones(4, 2))
-        assert torch.equal((sparse * 2).to_dense().cpu(), dense * 2)
 
 
 def test_warnings_reach_the_caller_as_python_warnings():

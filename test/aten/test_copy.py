@@ -164,7 +164,12 @@ def test_pinned_memory_is_kept_until_the_stream_has_passed():
 def test_views_with_pending_conjugate_and_negative():
     host = sample(torch.complex64)
     device = host.to(DEVICE)
-    for view in (torch.conj, lambda t: torch._neg_view(t), lambda t: t.conj().imag, lambda t: torch._neg_view(t.conj())):
+    for view in (
+        torch.conj,
+        torch._neg_view,
+        lambda t: t.conj().imag,
+        lambda t: torch._neg_view(t.conj()),
+    ):
         assert torch.equal(view(device).cpu(), view(host).resolve_conj().resolve_neg())
         assert torch.equal(view(device).clone().cpu(), view(host).clone())
         assert torch.equal(view(device).to("kunlun:1").cpu(), view(host))

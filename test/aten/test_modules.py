@@ -71,7 +71,9 @@ def test_convolution_of_channels_last_and_half_tensors():
     x = drawn(2, 8, 6, 6).to(memory_format=torch.channels_last)
     compare(module, x)
     y = copy.deepcopy(module).to(DEVICE)(x.to(DEVICE))
-    assert y.is_contiguous(memory_format=torch.channels_last) == module(x).is_contiguous(memory_format=torch.channels_last)
+    assert y.is_contiguous(memory_format=torch.channels_last) == module(x).is_contiguous(
+        memory_format=torch.channels_last
+    )
     half = copy.deepcopy(module).bfloat16()
     torch.testing.assert_close(half.to(DEVICE)(x.bfloat16().to(DEVICE)).cpu(), half.cpu()(x.bfloat16()))
 
@@ -129,7 +131,10 @@ MODULES = {
     "Upsample": (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), (drawn(2, 3, 4, 4),)),
     "PReLU": (lambda: nn.PReLU(3), (drawn(2, 3, 4),)),
     "Bilinear": (lambda: nn.Bilinear(3, 4, 5), (drawn(6, 3), drawn(6, 4))),
-    "Linear chain": (lambda: nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 4), nn.Softmax(-1)), (drawn(3, 4),)),
+    "Linear chain": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 4), nn.Softmax(-1)),
+        (drawn(3, 4),),
+    ),
 }
 
 

@@ -63,9 +63,9 @@ def test_from_a_generator_of_ones_own(draw):
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
 def test_a_generator_of_another_device_is_refused(draw):
-    with pytest.raises(RuntimeError, match="generator|Generator|device type"):
+    with pytest.raises(RuntimeError, match=r"Expected a 'kunlun:0' generator device but found 'cpu'"):
         draw(generator=torch.Generator("cpu"))
-    with pytest.raises(RuntimeError, match="generator|Generator|device"):
+    with pytest.raises(RuntimeError, match="kunlun:1"):
         draw(generator=torch.Generator("kunlun:1"))
 
 

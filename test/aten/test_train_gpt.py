@@ -1,4 +1,4 @@
-"""Fifty steps of training a 12-layer GPT: the losses are the CPU's, bit for bit; with dropout they follow from the seed."""
+"""Training a 12-layer GPT: the losses are the CPU's, bit for bit; with dropout they follow from the seed."""
 
 import os
 import pathlib

@@ -86,8 +86,8 @@ def test_without_torch_the_build_stops_and_says_what_to_do():
 def test_an_unknown_torch_is_refused(monkeypatch):
     import torch
 
-    monkeypatch.setattr(torch, "__version__", "2.10.1+cpu")
-    with pytest.raises(toolchain.BuildError, match=r"torch 2\.10\.1\+cpu is installed; .* builds against torch 2\.11"):
+    monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
+    with pytest.raises(toolchain.BuildError, match=r"torch 2\.12\.1\+cpu is installed; .* builds against torch 2\.13, 2\.14"):
         toolchain.find_torch()
 
 

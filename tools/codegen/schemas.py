@@ -57,7 +57,9 @@ def _needs_kernel(function: NativeFunction, index, key: str) -> bool:
 def read(sources: pathlib.Path) -> Operators:
     parsed = parse_native_yaml(str(_PACKAGED / "native_functions.yaml"), str(_PACKAGED / "tags.yaml"))
     groups = get_grouped_native_functions(parsed.native_functions)
-    structured = [g for g in groups if isinstance(g, NativeFunctionsGroup) and g.structured]
+    # The few that only CUDA implements have no kernel here either.
+    cpu = parsed.backend_indices[DispatchKey.CPU]
+    structured = [g for g in groups if isinstance(g, NativeFunctionsGroup) and g.structured and cpu.has_kernel(g.out)]
     in_structured = {str(f.func.name) for g in structured for f in g.functions()}
     by_hand = hand_written(sources)
     boxed: dict[str, list[str]] = {}

@@ -14,6 +14,7 @@
 #include "aten/boxed/Aliases.h"
 #include "aten/boxed/BoxedFrame.h"
 #include "aten/boxed/HostCall.h"
+#include "aten/boxed/PureCall.h"
 #include "aten/random/Philox.h"
 #include "runtime/Device.h"
 #include "runtime/chip/Loader.h"
@@ -35,6 +36,7 @@ struct OpInfo {
     if (table == nullptr || table->lookup(name.c_str(), &driver) != KL_SUCCESS) {
       driver = {nullptr, nullptr};
     }
+    pure = isPure(op.schema());
     const auto& arguments = op.schema().arguments();
     for (size_t i = 0; i < arguments.size(); ++i) {
       auto type = arguments[i].type();
@@ -49,6 +51,7 @@ struct OpInfo {
   std::string name;
   std::atomic<uint64_t>& calls;
   kl_operator driver{nullptr, nullptr};
+  mutable std::atomic<bool> pure; // goes over as plain data (PureCall.h)
   std::vector<size_t> generators; // positions of generator arguments
 };
 
@@ -135,21 +138,22 @@ void runAliased(
     const OpInfo& info,
     c10::Device device,
     torch::jit::Stack* stack) {
-  const auto& schema = op.schema();
-  const size_t first = stack->size() - schema.arguments().size();
+  const auto arguments = op.schema().arguments().size();
+  const size_t first = stack->size() - arguments;
   Aliases aliases(device);
-  torch::jit::Stack host;
-  host.reserve(schema.arguments().size());
+  // In place: the caller's own stack goes over and comes back with the results.
   for (size_t i = first; i < stack->size(); ++i) {
-    host.push_back(aliases.toHost((*stack)[i], info.name.c_str()));
+    auto& value = (*stack)[i];
+    value = aliases.toHost(value, info.name.c_str());
   }
-  replaceGenerators(info, device, host, 0);
-  const auto work = workOf(host); // of the aliases: asking a sparse kunlun tensor for its size would come here again
-  runOnChip(device, info.name.c_str(), work, [&] { cpu_op.callBoxed(host); });
+  replaceGenerators(info, device, *stack, first);
+  // Of the aliases: asking a sparse kunlun tensor for its size would come here again.
+  const auto work = workOf(torch::jit::last(*stack, arguments));
+  runOnChip(device, info.name.c_str(), work, [&] { cpu_op.callBoxed(stack); });
   aliases.writeBack();
-  torch::jit::drop(*stack, schema.arguments().size());
-  for (const auto& value : host) {
-    stack->push_back(aliases.toDevice(value));
+  for (size_t i = first; i < stack->size(); ++i) {
+    auto& value = (*stack)[i];
+    value = aliases.toDevice(value);
   }
 }
 
@@ -167,7 +171,10 @@ void boxedTierAs(const c10::OperatorHandle& op, const c10::OperatorHandle& cpu_o
   if (hasCapability(device.index(), KL_CAP_HOST_ADDRESSABLE)) {
     count(Tier::Boxed);
     info.calls.fetch_add(1, std::memory_order_relaxed);
-    runAliased(op, cpu_op, info, device, stack);
+    if (!info.pure.load(std::memory_order_relaxed) ||
+        !runPure(op, cpu_op, info.name.c_str(), device, stack, info.pure)) {
+      runAliased(op, cpu_op, info, device, stack);
+    }
     return;
   }
   replaceGenerators(info, device, *stack, stack->size() - op.schema().arguments().size());

@@ -155,14 +155,22 @@ void checkCopy(const at::Tensor& self, const at::Tensor& src) {
   TORCH_CHECK(
       !src.device().is_meta(),
       "Cannot copy out of meta tensor; no data!");
-  at::assert_no_internal_overlap(self);
+}
+
+// A copy onto itself does nothing, on expanded tensors too.
+bool sameData(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_same(b) ||
+      (a.is_alias_of(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+       a.strides() == b.strides() && a.scalar_type() == b.scalar_type() && a.is_conj() == b.is_conj() &&
+       a.is_neg() == b.is_neg());
 }
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   checkCopy(self, src);
-  if (self.is_same(src) || self.numel() == 0 || self.device().is_meta()) {
+  if (self.numel() == 0 || self.device().is_meta() || sameData(self, src)) {
     return self;
   }
+  at::assert_no_internal_overlap(self);
   if (src._is_zerotensor()) {
     return self.zero_();
   }

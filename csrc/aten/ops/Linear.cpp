@@ -8,6 +8,7 @@
 
 #include "aten/Empty.h"
 #include "aten/Launch.h"
+#include "aten/Shortcut.h"
 
 namespace kunlun::aten {
 
@@ -54,7 +55,7 @@ at::Tensor linearAutograd(
     const std::optional<at::Tensor>& bias) {
   const bool forward_gradient = input._fw_grad(0).defined() || weight._fw_grad(0).defined() ||
       (bias.has_value() && bias->_fw_grad(0).defined());
-  if (forward_gradient ||
+  if (forward_gradient || !onlyChipBelowAutograd(keys) ||
       (at::GradMode::is_enabled() &&
        (needsGradient(input) || needsGradient(weight) || (bias.has_value() && needsGradient(*bias))))) {
     return at::native::linear(input, weight, bias);

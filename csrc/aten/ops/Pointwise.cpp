@@ -144,34 +144,34 @@ c10::DispatchKeySet torchsAutograd(c10::DispatchKeySet keys) {
   return keys.remove(c10::DispatchKey::AutogradFunctionality).add(c10::DispatchKey::AutogradOther);
 }
 
-bool direct(const Tensor& self, const Tensor& other) {
-  return plainPair(self, other) && recordsNothing(self) && recordsNothing(other) &&
+bool direct(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other) {
+  return onlyChipBelowAutograd(keys) && plainPair(self, other) && recordsNothing(self) && recordsNothing(other) &&
       autograd_shortcuts.load(std::memory_order_relaxed);
 }
 
 Tensor addAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other, const Scalar& alpha) {
-  if (direct(self, other) && !alpha.isComplex()) {
+  if (direct(keys, self, other) && !alpha.isComplex()) {
     return launchLike(k_add, self, self, other, alpha);
   }
   return at::_ops::add_Tensor::redispatch(torchsAutograd(keys), self, other, alpha);
 }
 
 Tensor subAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other, const Scalar& alpha) {
-  if (direct(self, other) && !alpha.isComplex()) {
+  if (direct(keys, self, other) && !alpha.isComplex()) {
     return launchLike(k_sub, self, self, other, alpha);
   }
   return at::_ops::sub_Tensor::redispatch(torchsAutograd(keys), self, other, alpha);
 }
 
 Tensor mulAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other) {
-  if (direct(self, other)) {
+  if (direct(keys, self, other)) {
     return launchLike(k_mul, self, self, other);
   }
   return at::_ops::mul_Tensor::redispatch(torchsAutograd(keys), self, other);
 }
 
 Tensor divAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other) {
-  if (direct(self, other)) {
+  if (direct(keys, self, other)) {
     return launchLike(k_div, self, self, other);
   }
   return at::_ops::div_Tensor::redispatch(torchsAutograd(keys), self, other);
