@@ -2,6 +2,7 @@
 #include "runtime/sim/Progress.h"
 
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -46,7 +47,22 @@ void futexWakeAll(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
+// A full barrier on every thread of this process that runs now.
+void barrierOnAllThreads() {
+  syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+}
+
 } // namespace
+
+void Progress::start() {
+#if defined(__SANITIZE_THREAD__)
+  // The sanitizer does not know the barrier; it checks the symmetric protocol.
+#else
+  if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0) {
+    asymmetric.store(true, std::memory_order_seq_cst);
+  }
+#endif
+}
 
 bool Progress::waitSlowly(uint64_t target, const std::atomic<bool>* cancelled) {
   auto isCancelled = [&] { return cancelled != nullptr && cancelled->load(std::memory_order_seq_cst); };
@@ -66,6 +82,9 @@ bool Progress::waitSlowly(uint64_t target, const std::atomic<bool>* cancelled) {
     const uint32_t epoch = epoch_.load(std::memory_order_seq_cst);
     uint64_t lowest = wake_at_.load(std::memory_order_seq_cst);
     while (target < lowest && !wake_at_.compare_exchange_weak(lowest, target, std::memory_order_seq_cst)) {
+    }
+    if (asymmetric.load(std::memory_order_relaxed)) {
+      barrierOnAllThreads();
     }
     if (value_.load(std::memory_order_seq_cst) >= target) {
       return true;

@@ -19,12 +19,22 @@ class Progress {
 
   // Values must grow. One thread at a time.
   void advance(uint64_t value) {
-    // Sequentially consistent with a sleeper's registration in wake_at_: one of the two sees the other.
-    value_.store(value, std::memory_order_seq_cst);
+    // Either this thread sees a sleeper's registration in wake_at_, or the sleeper sees the new value. Where the
+    // sleeper brings the barrier for both (membarrier), none is needed here: on the way of every launch it would wait
+    // until all earlier stores have got their cache lines from the other core.
+    if (asymmetric.load(std::memory_order_relaxed)) {
+      value_.store(value, std::memory_order_release);
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else {
+      value_.store(value, std::memory_order_seq_cst);
+    }
     if (value >= wake_at_.load(std::memory_order_seq_cst)) [[unlikely]] {
       wake();
     }
   }
+
+  // Asks the kernel for membarrier. Called once, before there is anybody to wait.
+  static void start();
 
   void waitFor(uint64_t target) {
     if (get() < target) {
@@ -43,6 +53,9 @@ class Progress {
   }
 
  private:
+  // Whether sleepers bring the barrier. Written before the first thread starts.
+  static inline std::atomic<bool> asymmetric{false};
+
   bool waitSlowly(uint64_t target, const std::atomic<bool>* cancelled);
   void wake();
 
