@@ -7,11 +7,7 @@ namespace at::autocast {
 
 namespace {
 
-at::Tensor binaryCrossEntropyBanned(
-    const at::Tensor&,
-    const at::Tensor&,
-    const std::optional<at::Tensor>&,
-    int64_t) {
+at::Tensor binaryCrossEntropyBanned(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t) {
   TORCH_CHECK(
       false,
       "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"

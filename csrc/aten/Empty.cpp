@@ -43,8 +43,8 @@ c10::Device resolve(std::optional<c10::Device> device) {
 }
 
 at::Tensor emptyOnStream(at::IntArrayRef sizes, c10::ScalarType dtype, c10::Device device, kl_stream stream) {
-  auto tensor = makeTensor(
-      at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(dtype)), dtype, device, stream);
+  auto tensor =
+      makeTensor(at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(dtype)), dtype, device, stream);
   // A fresh TensorImpl is 1-dim and empty.
   if (sizes.size() != 1 || sizes[0] != 0) {
     tensor.unsafeGetTensorImpl()->generic_set_sizes_contiguous(sizes);
@@ -52,11 +52,8 @@ at::Tensor emptyOnStream(at::IntArrayRef sizes, c10::ScalarType dtype, c10::Devi
   return tensor;
 }
 
-at::Tensor empty(
-    at::IntArrayRef sizes,
-    c10::ScalarType dtype,
-    c10::Device device,
-    std::optional<c10::MemoryFormat> format) {
+at::Tensor
+empty(at::IntArrayRef sizes, c10::ScalarType dtype, c10::Device device, std::optional<c10::MemoryFormat> format) {
   at::detail::check_size_nonnegative(sizes);
   auto tensor = emptyOnStream(sizes, dtype, device, currentStreamHandle(device.index()));
   auto* impl = tensor.unsafeGetTensorImpl();

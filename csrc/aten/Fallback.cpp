@@ -63,12 +63,13 @@ std::string chipName(c10::Device device) {
 void refuseSparse(const std::string& op, c10::Device device, at::ArrayRef<c10::IValue> arguments) {
   for (const auto& argument : arguments) {
     if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().layout() != c10::kStrided) {
-      throwUnsupportedOperator(c10::str(
-          "The operator '",
-          op,
-          "' has no kernel for sparse tensors on ",
-          chipName(device),
-          ", and sparse tensors cannot be computed on copies. Use strided tensors, or move these to the CPU."));
+      throwUnsupportedOperator(
+          c10::str(
+              "The operator '",
+              op,
+              "' has no kernel for sparse tensors on ",
+              chipName(device),
+              ", and sparse tensors cannot be computed on copies. Use strided tensors, or move these to the CPU."));
     }
   }
 }
@@ -93,8 +94,8 @@ void setFallbackPolicy(const std::string& text) {
 
 void permitFallback(const std::string& op, c10::Device device, const std::string& arguments) {
   const auto dot = op.find('.');
-  const auto action = fallbackPolicy().actionFor(
-      op.substr(0, dot), dot == std::string::npos ? std::string() : op.substr(dot + 1));
+  const auto action =
+      fallbackPolicy().actionFor(op.substr(0, dot), dot == std::string::npos ? std::string() : op.substr(dot + 1));
   if (action == FallbackAction::Error) {
     throwUnsupportedOperator(
         c10::str(

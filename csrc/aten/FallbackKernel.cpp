@@ -15,4 +15,11 @@ TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxedTier>());
 }
 
+// A composite of torch whose last step is a kernel that is looked up by device: all of it runs in the boxed tier.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("kaiser_window", torch::CppFunction::makeFromBoxedFunction<&boxedTier>());
+  m.impl("kaiser_window.periodic", torch::CppFunction::makeFromBoxedFunction<&boxedTier>());
+  m.impl("kaiser_window.beta", torch::CppFunction::makeFromBoxedFunction<&boxedTier>());
+}
+
 } // namespace kunlun::aten

@@ -77,23 +77,21 @@ void runOnCopies(const kl_frame* original) {
     uint64_t bytes;
   };
   std::map<uint64_t, Storage> storages;
-  visitTensors(
-      frame, const_cast<kl_value*>(kl_frame_args(frame)), frame->nargs + frame->nouts, [&](kl_tensor& t) {
-        if (t.storage_id == 0) {
-          return;
-        }
-        auto& storage = storages[t.storage_id];
-        if (storage.host == nullptr) {
-          storage = {t.data, std::make_unique<char[]>(t.storage_bytes + 1), t.storage_bytes};
-          if (t.storage_bytes != 0) {
-            check(
-                runtime.memcpy_async(
-                    storage.host.get(), t.data, t.storage_bytes, KL_COPY_DEVICE_TO_HOST, 0, frame->stream),
-                frame->schema);
-          }
-        }
-        t.data = storage.host.get();
-      });
+  visitTensors(frame, const_cast<kl_value*>(kl_frame_args(frame)), frame->nargs + frame->nouts, [&](kl_tensor& t) {
+    if (t.storage_id == 0) {
+      return;
+    }
+    auto& storage = storages[t.storage_id];
+    if (storage.host == nullptr) {
+      storage = {t.data, std::make_unique<char[]>(t.storage_bytes + 1), t.storage_bytes};
+      if (t.storage_bytes != 0) {
+        check(
+            runtime.memcpy_async(storage.host.get(), t.data, t.storage_bytes, KL_COPY_DEVICE_TO_HOST, 0, frame->stream),
+            frame->schema);
+      }
+    }
+    t.data = storage.host.get();
+  });
   runHostKernel(frame);
   for (const auto& [id, storage] : storages) {
     if (storage.bytes != 0) {
@@ -111,8 +109,7 @@ void launchMissing(const kl_frame* frame, c10::Device device) {
   if (hasCapability(device.index(), KL_CAP_HOST_ADDRESSABLE)) {
     count(Tier::HostCall, frame->schema);
     auto copy = std::make_unique<FrameCopy>(copyFrame(frame));
-    check(
-        chip::runtime().launch_host(frame->stream, frame->schema, &runOwnedFrame, copy.get()), frame->schema);
+    check(chip::runtime().launch_host(frame->stream, frame->schema, &runOwnedFrame, copy.get()), frame->schema);
     copy.release(); // the host call owns it
     return;
   }

@@ -12,7 +12,7 @@ namespace kunlun::aten {
 enum class Tier : uint8_t {
   Launcher, // asynchronous launch through the driver's operator table
   HostCall, // asynchronous launch that the host's kernel executes on the chip's thread
-  Boxed, // synchronous, zero copy, on the chip's thread
+  Boxed,    // synchronous, zero copy, on the chip's thread
   Fallback, // copies to the host and back
   Count
 };

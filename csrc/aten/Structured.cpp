@@ -7,11 +7,8 @@
 
 namespace kunlun::aten::detail {
 
-at::Tensor createOutput(
-    at::IntArrayRef sizes,
-    at::IntArrayRef strides,
-    const c10::TensorOptions& options,
-    c10::Device device) {
+at::Tensor
+createOutput(at::IntArrayRef sizes, at::IntArrayRef strides, const c10::TensorOptions& options, c10::Device device) {
   const auto dtype = c10::typeMetaToScalarType(options.dtype());
   if (strides.empty()) {
     return empty(sizes, dtype, device, options.memory_format_opt());

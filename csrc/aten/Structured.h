@@ -17,11 +17,8 @@
 namespace kunlun::aten {
 
 namespace detail {
-at::Tensor createOutput(
-    at::IntArrayRef sizes,
-    at::IntArrayRef strides,
-    const c10::TensorOptions& options,
-    c10::Device device);
+at::Tensor
+createOutput(at::IntArrayRef sizes, at::IntArrayRef strides, const c10::TensorOptions& options, c10::Device device);
 // Raise where torch's generated kernels raise, with the same words.
 void checkInplace(const at::Tensor& self, at::IntArrayRef sizes, const c10::TensorOptions& options);
 void resizeOutput(

@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from common_move import DEVICE
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.autograd.gradcheck import gradcheck, gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 
@@ -93,6 +95,70 @@ def test_linear_under_vmap_and_functional_gradients():
     torch.testing.assert_close(
         torch.func.jacrev(loss)(*(moved[i] for i in (1, 0, 2))).cpu(), torch.func.grad(loss)(w, x, b)
     )
+
+
+ARITHMETIC = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - 2 * y,
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y,
+    "numbers": lambda x, y: (x * 2 + 1) / 3 - y,
+    "linear": F.linear,
+}
+
+
+@pytest.mark.parametrize("function", ARITHMETIC.values(), ids=ARITHMETIC.keys())
+def test_arithmetic_under_function_transforms(function):
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 4, 4, dtype=torch.float64, generator=generator)
+
+    def without_gradients(a):
+        with torch.no_grad():
+            b = function(a, a)
+        return function(a, b)
+
+    transformed = [
+        lambda x, y: torch.func.jvp(lambda a: function(a, y), (x,), (torch.ones_like(x),))[1],
+        lambda x, y: torch.func.grad(lambda a: without_gradients(a).sum())(x),
+        lambda x, y: torch.func.hessian(lambda a: function(a, y).square().sum())(x),
+        lambda x, y: torch.func.vmap(torch.func.grad(lambda a, b: function(a, b).sum()))(x[:, None], y[:, None]),
+        lambda x, y: torch.func.functionalize(lambda a: function(a, a).add_(1))(x),
+    ]
+    for transform in transformed:
+        torch.testing.assert_close(transform(x.to(DEVICE), y.to(DEVICE)).cpu(), transform(x, y))
+
+
+def test_arithmetic_is_seen_by_modes_and_takes_fake_tensors():
+    seen = []
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(function.overloadpacket.__name__)
+            return function(*args, **(kwargs or {}))
+
+    x = torch.ones(2, 2, device=DEVICE)
+    with Mode():
+        ((x + x) * x - 1) / 2
+        F.linear(x, x)
+    assert seen == ["add", "mul", "sub", "div", "t", "mm"]
+    with FakeTensorMode():
+        fake = torch.empty(2, 3, device=DEVICE)
+        for result in (fake + fake, fake * 2, F.linear(fake, fake)):
+            assert isinstance(result, FakeTensor)
+            assert result.device == torch.device(DEVICE, 0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_training(backend):
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, device=DEVICE)
+
+    def function(x):
+        return (layer(x) * 2 + x).sin().sum()
+
+    expected = torch.autograd.grad(function(x), layer.parameters())
+    actual = torch.autograd.grad(torch.compile(function, backend=backend)(x), layer.parameters())
+    torch.testing.assert_close(actual, expected)
 
 
 def test_graphs_are_freed_or_retained():

@@ -281,3 +281,11 @@ statistics = extension.operator_statistics()
 assert statistics["boxed"] > 5 * statistics["launcher"], statistics
 """
     )
+
+
+def test_windows_that_torch_makes_by_device():
+    for arguments in ((8,), (8, False), (8, True, 5.0)):
+        expected = torch.kaiser_window(*arguments)
+        actual = torch.kaiser_window(*arguments, device="kunlun")
+        assert actual.device.type == "kunlun"
+        assert torch.equal(actual.cpu(), expected)

@@ -219,6 +219,13 @@ def test_what_is_not_copied():
         torch.zeros(1, device=DEVICE).expand(3).copy_(torch.ones(3))
 
 
+def test_a_copy_onto_itself_does_nothing():
+    rows = torch.arange(4.0, device=DEVICE).expand(3, 4)
+    rows.copy_(rows)
+    rows[1:].copy_(rows[:-1])  # the same elements, since all rows are one
+    assert torch.equal(rows.cpu(), torch.arange(4.0).expand(3, 4))
+
+
 def test_modules_are_moved_in_place_and_stay_tied():
     first, second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
     second.weight = first.weight

@@ -92,12 +92,13 @@ at::Tensor Aliases::hostStrided(const at::Tensor& tensor) {
   }
   if (!host) {
     void* data = const_cast<void*>(storage.data());
-    host = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(),
-        static_cast<int64_t>(storage.nbytes()),
-        c10::DataPtr(data, c10::Device(c10::DeviceType::CPU)),
-        hostAllocator(),
-        /*resizable=*/true));
+    host = c10::Storage(
+        c10::make_intrusive<c10::StorageImpl>(
+            c10::StorageImpl::use_byte_size_t(),
+            static_cast<int64_t>(storage.nbytes()),
+            c10::DataPtr(data, c10::Device(c10::DeviceType::CPU)),
+            hostAllocator(),
+            /*resizable=*/true));
     storages_.push_back({storage, host, data});
   }
   const auto* from = tensor.unsafeGetTensorImpl();
@@ -227,12 +228,13 @@ c10::Storage Aliases::deviceStorage(const c10::Storage& host) {
   const auto nbytes = impl->nbytes();
   auto data = adopt(impl->set_data_ptr({}), nbytes, device_);
   const void* address = data.get();
-  c10::Storage device(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(),
-      static_cast<int64_t>(nbytes),
-      std::move(data),
-      deviceAllocator(),
-      /*resizable=*/true));
+  c10::Storage device(
+      c10::make_intrusive<c10::StorageImpl>(
+          c10::StorageImpl::use_byte_size_t(),
+          static_cast<int64_t>(nbytes),
+          std::move(data),
+          deviceAllocator(),
+          /*resizable=*/true));
   storages_.push_back({device, host, address});
   return device;
 }

@@ -58,14 +58,28 @@ bool written(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-// Only results that are new tensors, or arguments that the operator writes, fit a frame; views do not.
+// Only results that are new tensors, or arguments that the operator changes in place, fit a frame. Views do not, and
+// neither do out arguments, which the operator may have to grow.
 bool fitsFrame(const c10::FunctionSchema& schema) {
+  for (const auto& argument : schema.arguments()) {
+    if (argument.is_out()) {
+      return false;
+    }
+  }
   for (const auto& result : schema.returns()) {
     if (result.type()->kind() != c10::TypeKind::TensorType || (result.alias_info() != nullptr && !written(result))) {
       return false;
     }
   }
   return !schema.returns().empty();
+}
+
+bool takesGenerator(const c10::Argument& argument) {
+  auto type = argument.type();
+  if (const auto optional = type->cast<c10::OptionalType>()) {
+    type = optional->getElementType();
+  }
+  return type->kind() == c10::TypeKind::GeneratorType;
 }
 
 bool stridedOnly(at::ArrayRef<c10::IValue> arguments) {
@@ -106,13 +120,10 @@ bool launchBoxedFrame(
     return false;
   }
   std::vector<c10::IValue> written_arguments;
-  uint32_t outs = 0;
   for (size_t i = 0; i < count_args; ++i) {
-    const auto& argument = schema.arguments()[i];
-    if (written(argument)) {
+    if (written(schema.arguments()[i])) {
       written_arguments.push_back(arguments[i]);
     }
-    outs += argument.is_out() ? 1 : 0;
   }
   const bool allocates = written_arguments.empty();
   Outputs outputs{device, currentStreamHandle(device.index()), 0, {}};
@@ -120,25 +131,12 @@ bool launchBoxedFrame(
   check(runtime.stream_sequence(outputs.stream, &outputs.sequence), "stream_sequence");
   outputs.tensors.resize(allocates ? schema.returns().size() : 0);
   frame::FrameBuilder builder(
-      name,
-      outputs.stream,
-      device,
-      static_cast<uint32_t>(count_args) - outs,
-      allocates ? static_cast<uint32_t>(outputs.tensors.size()) : outs);
+      name, outputs.stream, device, static_cast<uint32_t>(count_args), static_cast<uint32_t>(outputs.tensors.size()));
   for (size_t i = 0; i < count_args; ++i) {
-    if (schema.arguments()[i].is_out()) {
-      continue;
-    }
-    if (arguments[i].isGenerator()) {
-      const auto philox = drawPhilox(arguments[i].toGenerator(), device);
-      builder.add(philox);
+    if (takesGenerator(schema.arguments()[i])) {
+      builder.add(drawPhilox(arguments[i].toOptional<at::Generator>(), device));
     } else {
       builder.add(arguments[i]);
-    }
-  }
-  for (size_t i = 0; i < count_args; ++i) {
-    if (schema.arguments()[i].is_out()) {
-      builder.addOut(arguments[i].toTensor());
     }
   }
   for (size_t i = 0; allocates && i < outputs.tensors.size(); ++i) {
@@ -155,6 +153,15 @@ bool launchBoxedFrame(
   check(result, name);
   count(Tier::Launcher);
   check(runtime.stream_synchronize(outputs.stream), name);
+  for (size_t i = 0; i < outputs.tensors.size(); ++i) {
+    TORCH_CHECK(
+        outputs.tensors[i].defined(),
+        "the chip driver reported success of ",
+        name,
+        " but did not allocate its output ",
+        i,
+        "; a driver allocates outputs of unknown shape through kl_frame::alloc");
+  }
   torch::jit::drop(*stack, count_args);
   if (allocates) {
     for (auto& tensor : outputs.tensors) {

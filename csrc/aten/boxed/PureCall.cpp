@@ -107,9 +107,7 @@ at::Tensor putTogether(Result& result, c10::Device device) {
       deviceAllocator(),
       /*resizable=*/true);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage),
-      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(result.dtype));
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(result.dtype));
   auto* impl = tensor.unsafeGetTensorImpl();
   impl->set_storage_offset(result.offset);
   impl->set_sizes_and_strides(result.sizes, result.strides);

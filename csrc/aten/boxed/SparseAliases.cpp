@@ -11,8 +11,7 @@ namespace kunlun::aten {
 namespace {
 
 at::Tensor makeCoo(c10::DispatchKey key, const at::Tensor& like, const at::Tensor& indices, const at::Tensor& values) {
-  auto tensor =
-      at::detail::make_tensor<at::SparseTensorImpl>(c10::DispatchKeySet(key), like.dtype());
+  auto tensor = at::detail::make_tensor<at::SparseTensorImpl>(c10::DispatchKeySet(key), like.dtype());
   auto* to = at::sparse::get_sparse_impl(tensor);
   const auto* from = at::sparse::get_sparse_impl(like);
   to->raw_resize_(from->sparse_dim(), from->dense_dim(), like.sizes());
@@ -28,8 +27,8 @@ at::Tensor makeCompressed(
     const at::Tensor& compressed,
     const at::Tensor& plain,
     const at::Tensor& values) {
-  auto tensor = at::detail::make_tensor<at::SparseCsrTensorImpl>(
-      c10::DispatchKeySet(key), device, like.layout(), like.dtype());
+  auto tensor =
+      at::detail::make_tensor<at::SparseCsrTensorImpl>(c10::DispatchKeySet(key), device, like.layout(), like.dtype());
   at::sparse_csr::get_sparse_csr_impl(tensor)->set_member_tensors(compressed, plain, values, like.sizes());
   return tensor;
 }
@@ -38,8 +37,7 @@ at::Tensor makeCompressed(
 
 at::Tensor Aliases::hostSparse(const at::Tensor& tensor, const char* op) {
   const auto* impl = at::sparse::get_sparse_impl(tensor);
-  return makeCoo(
-      c10::DispatchKey::SparseCPU, tensor, hostTensor(impl->indices(), op), hostTensor(impl->values(), op));
+  return makeCoo(c10::DispatchKey::SparseCPU, tensor, hostTensor(impl->indices(), op), hostTensor(impl->values(), op));
 }
 
 at::Tensor Aliases::hostSparseCompressed(const at::Tensor& tensor, const char* op) {

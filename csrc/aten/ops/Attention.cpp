@@ -34,21 +34,8 @@ int64_t choose(
   return static_cast<int64_t>(fused ? sdp::SDPBackend::overrideable : sdp::SDPBackend::math);
 }
 
-// [batch, heads, length, size] with memory in the order [batch, length, heads, size].
-at::Tensor headsLast(at::IntArrayRef sizes, c10::ScalarType dtype, c10::Device device) {
-  return empty({sizes[0], sizes[2], sizes[1], sizes[3]}, dtype, device).transpose(1, 2);
-}
-
-using Forward = std::tuple<
-    at::Tensor,
-    at::Tensor,
-    at::Tensor,
-    at::Tensor,
-    c10::SymInt,
-    c10::SymInt,
-    at::Tensor,
-    at::Tensor,
-    at::Tensor>;
+using Forward = std::
+    tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
 
 Forward attention(
     const at::Tensor& query,
@@ -70,10 +57,9 @@ Forward attention(
       "scaled_dot_product_attention: fused attention needs query, key and value of one head size");
   const auto statistics = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   auto out = emptyLike(query);
-  auto logsumexp = empty({query.size(0), query.size(2), query.size(1)}, statistics, device).transpose(1, 2);
+  auto logsumexp = empty({query.size(0), query.size(1), query.size(2)}, statistics, device);
   const std::array<const at::Tensor*, 2> outs{&out, &logsumexp};
-  launch(
-      k_attention, device, outs, query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale);
+  launch(k_attention, device, outs, query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale);
   return {
       std::move(out),
       std::move(logsumexp),
@@ -81,8 +67,10 @@ Forward attention(
       at::Tensor(),
       query.size(2),
       key.size(2),
-      at::Tensor(),
-      at::Tensor(),
+      // No dropout, so no seed and no offset; but torch's shape function, which compilers go by, has tensors here. So
+      // has it the strides of all results, here and in the backward pass.
+      empty({}, at::kLong, device),
+      empty({}, at::kLong, device),
       at::Tensor()};
 }
 
@@ -109,9 +97,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attentionBackward(
       "scaled_dot_product_attention: fused attention on kunlun has no gradient for the mask; use "
       "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)");
   const auto device = query.device();
-  auto grad_query = headsLast(query.sizes(), query.scalar_type(), device);
-  auto grad_key = headsLast(key.sizes(), key.scalar_type(), device);
-  auto grad_value = headsLast(value.sizes(), value.scalar_type(), device);
+  auto grad_query = emptyLike(query);
+  auto grad_key = emptyLike(key);
+  auto grad_value = emptyLike(value);
   const std::array<const at::Tensor*, 3> outs{&grad_query, &grad_key, &grad_value};
   launch(
       k_attention_backward,

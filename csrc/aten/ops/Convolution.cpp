@@ -26,9 +26,7 @@ at::Tensor convolution(
     bool transposed,
     at::IntArrayRef output_padding,
     int64_t groups) {
-  return call(
-             "aten::convolution",
-             {input, weight, bias, stride, padding, dilation, transposed, output_padding, groups})
+  return call("aten::convolution", {input, weight, bias, stride, padding, dilation, transposed, output_padding, groups})
       .back()
       .toTensor();
 }

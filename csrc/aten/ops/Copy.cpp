@@ -145,16 +145,16 @@ void copyBetweenDevices(const at::Tensor& dst, const at::Tensor& src) {
 void checkCopy(const at::Tensor& self, const at::Tensor& src) {
   TORCH_CHECK(self.defined(), "self is undefined");
   TORCH_CHECK(src.defined(), "src is undefined");
-  TORCH_CHECK(!self._is_zerotensor(), "ZeroTensors are immutable. Please materialize the tensor using `.clone()`, if you want a mutable zero tensor.");
+  TORCH_CHECK(
+      !self._is_zerotensor(),
+      "ZeroTensors are immutable. Please materialize the tensor using `.clone()`, if you want a mutable zero tensor.");
   TORCH_CHECK(
       at::is_expandable_to(src.sizes(), self.sizes()),
       "output with shape ",
       self.sizes(),
       " doesn't match the broadcast shape ",
       src.sizes());
-  TORCH_CHECK(
-      !src.device().is_meta(),
-      "Cannot copy out of meta tensor; no data!");
+  TORCH_CHECK(!src.device().is_meta(), "Cannot copy out of meta tensor; no data!");
 }
 
 // A copy onto itself does nothing, on expanded tensors too.

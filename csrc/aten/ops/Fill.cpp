@@ -52,9 +52,8 @@ at::Tensor& zero_(at::Tensor& self) {
 }
 
 at::Tensor& arangeOut(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, at::Tensor& out) {
-  const auto size = out.scalar_type() == at::kLong
-      ? at::native::compute_arange_size<int64_t>(start, end, step)
-      : at::native::compute_arange_size<double>(start, end, step);
+  const auto size = out.scalar_type() == at::kLong ? at::native::compute_arange_size<int64_t>(start, end, step)
+                                                   : at::native::compute_arange_size<double>(start, end, step);
   if (out.numel() != size) {
     if (out.numel() != 0) {
       TORCH_WARN(

@@ -48,7 +48,10 @@ Indices onDevice(const Indices& indices, c10::Device device) {
 at::Tensor indexTensor(const at::Tensor& self, const Indices& indices) {
   const auto device = self.device();
   TORCH_CHECK(
-      device.is_privateuseone(), "indices should be either on cpu or on the same device as the indexed tensor (", device, ")");
+      device.is_privateuseone(),
+      "indices should be either on cpu or on the same device as the indexed tensor (",
+      device,
+      ")");
   const auto moved = onDevice(indices, device);
   FunctionalOp<at::meta::structured_index_Tensor, 1> op(device);
   op.meta(self, moved);
@@ -85,8 +88,7 @@ std::optional<at::DimVector> indexedShape(const at::Tensor& self, const Indices&
     }
     ++dim;
   }
-  TORCH_CHECK_INDEX(
-      dim <= self.dim(), "too many indices for tensor of dimension ", self.dim(), " (got ", dim, ")");
+  TORCH_CHECK_INDEX(dim <= self.dim(), "too many indices for tensor of dimension ", self.dim(), " (got ", dim, ")");
   if (shapes.empty()) {
     return at::DimVector(self.sizes());
   }
@@ -114,12 +116,8 @@ std::optional<at::DimVector> indexedShape(const at::Tensor& self, const Indices&
   return result;
 }
 
-at::Tensor& indexPutImpl_(
-    at::Tensor& self,
-    const Indices& indices,
-    const at::Tensor& values,
-    bool accumulate,
-    bool unsafe) {
+at::Tensor&
+indexPutImpl_(at::Tensor& self, const Indices& indices, const at::Tensor& values, bool accumulate, bool unsafe) {
   const auto device = self.device();
   const auto moved = onDevice(indices, device);
   auto value = values;
@@ -155,16 +153,14 @@ void checkIndexSelect(const at::Tensor& self, int64_t dim, const at::Tensor& ind
   TORCH_CHECK(
       index.scalar_type() == at::kLong || index.scalar_type() == at::kInt,
       "index_select(): Expected dtype int32 or int64 for index");
-  TORCH_CHECK(
-      dim == 0 || dim < self.dim(), "index_select(): Indexing dim ", dim, " is out of bounds of tensor");
+  TORCH_CHECK(dim == 0 || dim < self.dim(), "index_select(): Indexing dim ", dim, " is out of bounds of tensor");
 }
 
 at::Tensor& indexSelectOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, at::Tensor& out) {
   dim = at::maybe_wrap_dim(dim, self.dim());
   checkIndexSelect(self, dim, index);
   TORCH_CHECK(
-      self.scalar_type() == out.scalar_type(),
-      "index_select(): self and result must have the same scalar type");
+      self.scalar_type() == out.scalar_type(), "index_select(): self and result must have the same scalar type");
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, self);
   at::assert_no_overlap(out, index);
@@ -200,14 +196,9 @@ at::Tensor embeddingDenseBackward(
   return out;
 }
 
-at::Tensor& whereOut(
-    const at::Tensor& condition,
-    const at::Tensor& self,
-    const at::Tensor& other,
-    at::Tensor& out) {
+at::Tensor& whereOut(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
   const auto dtype = at::result_type(self, other);
-  TORCH_CHECK(
-      out.scalar_type() == dtype, "Expected out type to be ", dtype, " but got ", out.scalar_type());
+  TORCH_CHECK(out.scalar_type() == dtype, "Expected out type to be ", dtype, " but got ", out.scalar_type());
   if (condition.scalar_type() == at::kByte) {
     TORCH_WARN_ONCE(
         "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a future version "

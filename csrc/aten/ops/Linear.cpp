@@ -53,8 +53,8 @@ at::Tensor linearAutograd(
     const at::Tensor& input,
     const at::Tensor& weight,
     const std::optional<at::Tensor>& bias) {
-  const bool forward_gradient = input._fw_grad(0).defined() || weight._fw_grad(0).defined() ||
-      (bias.has_value() && bias->_fw_grad(0).defined());
+  const bool forward_gradient =
+      input._fw_grad(0).defined() || weight._fw_grad(0).defined() || (bias.has_value() && bias->_fw_grad(0).defined());
   if (forward_gradient || !onlyChipBelowAutograd(keys) ||
       (at::GradMode::is_enabled() &&
        (needsGradient(input) || needsGradient(weight) || (bias.has_value() && needsGradient(*bias))))) {

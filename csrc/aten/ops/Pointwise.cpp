@@ -4,6 +4,7 @@
 // dtype, or one of them is a number, shape and dtype of the result are known
 // without an iterator: allocate, pack, enqueue. Everything else, wrong
 // arguments included, goes through the structured launcher.
+#include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add_meta.h>
@@ -25,7 +26,6 @@
 #include <ATen/ops/sub_meta.h>
 #include <ATen/ops/sub_ops.h>
 #include <ATen/ops/tanh_meta.h>
-#include <ATen/TensorIterator.h>
 #include <torch/library.h>
 
 #include "aten/Empty.h"
@@ -141,7 +141,8 @@ bool recordsNothing(const Tensor& tensor) {
 }
 
 c10::DispatchKeySet torchsAutograd(c10::DispatchKeySet keys) {
-  return keys.remove(c10::DispatchKey::AutogradFunctionality).add(c10::DispatchKey::AutogradOther);
+  // Nothing from above autograd: Python's dispatcher passes all keys on, and those would come here again.
+  return (keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther);
 }
 
 bool direct(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other) {
@@ -177,13 +178,13 @@ Tensor divAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& o
   return at::_ops::div_Tensor::redispatch(torchsAutograd(keys), self, other);
 }
 
-#define KUNLUN_UNARY(name)                                                              \
-  OpHandle k_##name{"aten::" #name ".out"};                                            \
-  Tensor name(const Tensor& self) {                                                     \
-    if (plain(self)) {                                                                  \
-      return launchLike(k_##name, self, self);                                          \
-    }                                                                                   \
-    return structured<at::meta::structured_##name>(k_##name, deviceOf(self), self);     \
+#define KUNLUN_UNARY(name)                                                          \
+  OpHandle k_##name{"aten::" #name ".out"};                                         \
+  Tensor name(const Tensor& self) {                                                 \
+    if (plain(self)) {                                                              \
+      return launchLike(k_##name, self, self);                                      \
+    }                                                                               \
+    return structured<at::meta::structured_##name>(k_##name, deviceOf(self), self); \
   }
 
 KUNLUN_UNARY(cos)
@@ -221,10 +222,9 @@ Tensor& logicalNotOut(const Tensor& self, Tensor& out) {
 }
 
 #define KUNLUN_LOGICAL(name, function)                                                                        \
-  OpHandle k_##name{"aten::" #name ".out"};                                                                  \
+  OpHandle k_##name{"aten::" #name ".out"};                                                                   \
   Tensor& function(const Tensor& self, const Tensor& other, Tensor& out) {                                    \
-    return logical(                                                                                           \
-        k_##name, out, [&] { at::TensorIterator::comparison_op(out, self, other); }, self, other);            \
+    return logical(k_##name, out, [&] { at::TensorIterator::comparison_op(out, self, other); }, self, other); \
   }
 
 KUNLUN_LOGICAL(logical_and, logicalAndOut)

@@ -40,8 +40,7 @@ at::Tensor& draw(OpHandle& op, at::Tensor& self, const Generator& generator, con
 }
 
 at::Tensor& uniform_(at::Tensor& self, double from, double to, Generator generator) {
-  TORCH_CHECK(
-      from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
+  TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
   return draw(k_uniform, self, generator, from, to);
 }
 

@@ -92,10 +92,8 @@ std::tuple<at::Tensor, at::Tensor> gruCell(
   return {std::move(hy), at::cat({reset, update, fresh, hx, hidden[2]}, 1)};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gruCellBackward(
-    const at::Tensor& grad_hy,
-    const at::Tensor& workspace,
-    bool has_bias) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+gruCellBackward(const at::Tensor& grad_hy, const at::Tensor& workspace, bool has_bias) {
   const auto saved = workspace.unsafe_chunk(5, 1);
   const auto& reset = saved[0];
   const auto& update = saved[1];

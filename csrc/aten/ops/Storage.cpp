@@ -117,12 +117,8 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::opt
   return self;
 }
 
-at::Tensor& setStorageOffset(
-    at::Tensor& self,
-    at::Storage source,
-    int64_t offset,
-    at::IntArrayRef size,
-    at::IntArrayRef stride) {
+at::Tensor&
+setStorageOffset(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride) {
   at::native::checkSetStorage(self, source, offset, size, stride);
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_storage_offset(offset);
@@ -144,8 +140,9 @@ at::Tensor& setTensor(at::Tensor& self, const at::Tensor& source) {
 
 at::Tensor& setEmpty(at::Tensor& self) {
   const auto device = self.device();
-  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), 0, c10::DataPtr(nullptr, device), CachingAllocator::get(), true));
+  c10::Storage storage(
+      c10::make_intrusive<c10::StorageImpl>(
+          c10::StorageImpl::use_byte_size_t(), 0, c10::DataPtr(nullptr, device), CachingAllocator::get(), true));
   return setStorageOffset(self, std::move(storage), 0, {0}, {});
 }
 

@@ -12,15 +12,9 @@ constexpr uint64_t kIncrement = 4;
 } // namespace
 
 frame::Philox drawPhilox(const std::optional<at::Generator>& generator, c10::Device device) {
-  const auto& chosen =
-      generator.has_value() && generator->defined() ? *generator : getDefaultGenerator(device.index());
+  const auto& chosen = generator.has_value() && generator->defined() ? *generator : getDefaultGenerator(device.index());
   TORCH_CHECK(
-      chosen.device() == device,
-      "Expected a '",
-      device,
-      "' generator device but found '",
-      chosen.device(),
-      "'");
+      chosen.device() == device, "Expected a '", device, "' generator device but found '", chosen.device(), "'");
   auto* impl = chosen.get<GeneratorImpl>();
   std::lock_guard<std::mutex> lock(impl->mutex_);
   const auto [seed, offset] = impl->philoxState(kIncrement);

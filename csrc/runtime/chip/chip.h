@@ -51,7 +51,8 @@ typedef struct kl_table_header {
 
 /* ---- runtime ---------------------------------------------------------- */
 
-enum { /* kl_device_properties.capabilities */
+/* kl_device_properties.capabilities */
+enum {
   KL_CAP_EVENT_TIMING = 1u << 0,     /* event_elapsed works */
   KL_CAP_PEER_ACCESS = 1u << 1,      /* memcpy between devices works directly */
   KL_CAP_HOST_ADDRESSABLE = 1u << 2, /* host calls may dereference device memory */
@@ -61,10 +62,10 @@ enum { /* kl_device_properties.capabilities */
 };
 
 typedef struct kl_driver_info {
-  char name[32];             /* "sim", "xre", or the vendor's word */
+  char name[32]; /* "sim", "xre", or the vendor's word */
   char driver_version[64];
   char runtime_version[64];
-  char note[256];            /* shown on the info line; may be empty */
+  char note[256]; /* shown on the info line; may be empty */
 } kl_driver_info;
 
 typedef struct kl_device_properties {
@@ -188,7 +189,10 @@ typedef struct kl_operator {
 typedef struct kl_operators_table {
   kl_table_header header;
   /* `schema` is namespace::name.overload, as in "aten::add.out", "aten::mm.out".
-   * KL_ERROR_NOT_IMPLEMENTED when the driver has no such operator. */
+   * KL_ERROR_NOT_IMPLEMENTED when the driver has no such operator.
+   * Operators of known result shape are asked for by the schema of their out
+   * variant, or of the in-place operator; all others by their functional or
+   * in-place schema, with outputs that the operator allocates. */
   kl_result (*lookup)(const char* schema, kl_operator* out);
   /* Whether the operator takes tensors of these dtypes (1 or 0). NULL: all. */
   int32_t (*supports)(const char* schema, const int32_t* dtypes, uint32_t count);

@@ -88,7 +88,8 @@ typedef enum kl_tag {
   KL_TAG_SCALAR_LIST = 15    /* kl_value elements: BOOL, INT, DOUBLE or COMPLEX */
 } kl_tag;
 
-enum { /* kl_tensor.flags */
+/* kl_tensor.flags */
+enum {
   KL_TENSOR_CONJ = 1u << 0,
   KL_TENSOR_NEG = 1u << 1,
   KL_TENSOR_WRAPPED_NUMBER = 1u << 2, /* takes no part in type promotion as a tensor */
@@ -96,15 +97,15 @@ enum { /* kl_tensor.flags */
 };
 
 typedef struct kl_tensor {
-  void* data;             /* start of the storage, NULL for a host scalar */
-  uint64_t storage_id;    /* equal iff two arguments share their storage */
-  uint64_t tensor_id;     /* equal iff two arguments are one tensor */
+  void* data;          /* start of the storage, NULL for a host scalar */
+  uint64_t storage_id; /* equal iff two arguments share their storage */
+  uint64_t tensor_id;  /* equal iff two arguments are one tensor */
   uint64_t storage_bytes;
-  int64_t offset;         /* of the first element, in elements */
-  int32_t dtype;          /* kl_dtype */
+  int64_t offset; /* of the first element, in elements */
+  int32_t dtype;  /* kl_dtype */
   uint32_t ndim;
   uint32_t flags;
-  uint32_t dims;          /* where int64 sizes[ndim], then strides[ndim] lie (elements) */
+  uint32_t dims; /* where int64 sizes[ndim], then strides[ndim] lie (elements) */
   unsigned char scalar[16];
 } kl_tensor;
 
@@ -120,7 +121,8 @@ typedef struct kl_value {
   } v;
 } kl_value;
 
-enum { /* kl_frame.flags */
+/* kl_frame.flags */
+enum {
   KL_FRAME_WAITED = 1u << 0 /* the caller waits; the frame stays, alloc may be called */
 };
 
@@ -133,7 +135,12 @@ struct kl_frame;
  * contiguous. Fails with KL_ERROR_OUT_OF_MEMORY.
  */
 typedef kl_result (*kl_frame_alloc_fn)(
-    struct kl_frame* frame, uint32_t slot, int32_t dtype, uint32_t ndim, const int64_t* sizes, const int64_t* strides);
+    struct kl_frame* frame,
+    uint32_t slot,
+    int32_t dtype,
+    uint32_t ndim,
+    const int64_t* sizes,
+    const int64_t* strides);
 
 typedef struct kl_frame {
   uint32_t bytes; /* of the whole block */
@@ -146,9 +153,15 @@ typedef struct kl_frame {
   uint32_t nouts;
 } kl_frame;
 
-static inline const kl_value* kl_frame_args(const kl_frame* f) { return (const kl_value*)(f + 1); }
-static inline const kl_value* kl_frame_outs(const kl_frame* f) { return kl_frame_args(f) + f->nargs; }
-static inline const void* kl_frame_at(const kl_frame* f, uint64_t tail) { return (const char*)f + tail; }
+static inline const kl_value* kl_frame_args(const kl_frame* f) {
+  return (const kl_value*)(f + 1);
+}
+static inline const kl_value* kl_frame_outs(const kl_frame* f) {
+  return kl_frame_args(f) + f->nargs;
+}
+static inline const void* kl_frame_at(const kl_frame* f, uint64_t tail) {
+  return (const char*)f + tail;
+}
 static inline const int64_t* kl_tensor_sizes(const kl_frame* f, const kl_tensor* t) {
   return (const int64_t*)kl_frame_at(f, t->dims);
 }

@@ -5,12 +5,7 @@
 
 namespace kunlun::frame {
 
-FrameBuilder::FrameBuilder(
-    const char* schema,
-    kl_stream_st* stream,
-    c10::Device device,
-    uint32_t nargs,
-    uint32_t nouts)
+FrameBuilder::FrameBuilder(const char* schema, kl_stream_st* stream, c10::Device device, uint32_t nargs, uint32_t nouts)
     : used_(0), limit_(nargs + nouts), device_(device) {
   grow(sizeof(kl_frame) + sizeof(kl_value) * limit_);
   auto* header = reinterpret_cast<kl_frame*>(block_);
@@ -320,7 +315,13 @@ void FrameBuilder::addUnknownOut() {
 void fillOut(kl_frame* frame, uint32_t slot, const at::Tensor& tensor) {
   const auto* impl = tensor.unsafeGetTensorImpl();
   TORCH_CHECK_VALUE(
-      impl->dim() <= kMaxDims, frame->schema, ": an output has ", impl->dim(), " dimensions, ", kMaxDims, " are allowed");
+      impl->dim() <= kMaxDims,
+      frame->schema,
+      ": an output has ",
+      impl->dim(),
+      " dimensions, ",
+      kMaxDims,
+      " are allowed");
   auto* value = const_cast<kl_value*>(kl_frame_outs(frame)) + slot;
   const auto dims = value->v.t.dims;
   value->tag = KL_TAG_TENSOR;

@@ -40,12 +40,13 @@ at::Tensor FrameReader::tensor(const kl_value& value) {
     const bool host = (t.flags & KL_TENSOR_HOST_SCALAR) != 0;
     void* data = host ? const_cast<unsigned char*>(t.scalar) : t.data;
     const auto bytes = static_cast<int64_t>(host ? sizeof(t.scalar) : t.storage_bytes);
-    storage = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(),
-        bytes,
-        c10::DataPtr(data, c10::Device(c10::DeviceType::CPU)),
-        /*allocator=*/nullptr,
-        /*resizable=*/false));
+    storage = c10::Storage(
+        c10::make_intrusive<c10::StorageImpl>(
+            c10::StorageImpl::use_byte_size_t(),
+            bytes,
+            c10::DataPtr(data, c10::Device(c10::DeviceType::CPU)),
+            /*allocator=*/nullptr,
+            /*resizable=*/false));
   }
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage),

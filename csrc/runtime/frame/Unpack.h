@@ -305,7 +305,9 @@ template <class R, class... Args>
 void callWithFrame(R (*function)(Args...), const kl_frame* frame) {
   FrameReader reader(frame);
   TORCH_INTERNAL_ASSERT(
-      reader.nargs() + reader.nouts() == sizeof...(Args), frame->schema, ": frame and kernel differ in their arguments");
+      reader.nargs() + reader.nouts() == sizeof...(Args),
+      frame->schema,
+      ": frame and kernel differ in their arguments");
   [&]<size_t... I>(std::index_sequence<I...>) {
     // Braces: elements are read left to right, so equal tensors meet in order.
     std::tuple<Slot<Args>...> slots{Slot<Args>(reader, kl_frame_args(frame)[I])...};

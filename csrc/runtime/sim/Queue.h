@@ -59,7 +59,7 @@ class Queue {
 
  private:
   static constexpr size_t kPrefetchBytes = 640; // a binary operator's record and a little more
-  static constexpr size_t kAlignment = 64; // a record shares no cache line with its neighbours
+  static constexpr size_t kAlignment = 64;      // a record shares no cache line with its neighbours
 
   struct FreeAligned {
     void operator()(std::byte* memory) const {

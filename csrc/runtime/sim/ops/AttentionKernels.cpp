@@ -25,8 +25,8 @@ void forward(
     std::optional<double> scale,
     at::Tensor& out,
     at::Tensor& logsumexp) {
-  const auto [result, statistics] = at::cpu::_scaled_dot_product_flash_attention_for_cpu(
-      query, key, value, dropout_p, is_causal, bias, scale);
+  const auto [result, statistics] =
+      at::cpu::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p, is_causal, bias, scale);
   out.copy_(result);
   logsumexp.copy_(statistics);
 }

@@ -25,11 +25,7 @@ namespace kunlun::sim {
 namespace {
 
 // linear over a contiguous input: what at::linear comes to on the CPU.
-void linear(
-    const at::Tensor& input,
-    const at::Tensor& weight,
-    const std::optional<at::Tensor>& bias,
-    at::Tensor& out) {
+void linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias, at::Tensor& out) {
   const auto features = weight.size(0);
   const auto flat = input.view({-1, weight.size(1)});
   auto flat_out = out.view({-1, features});
@@ -109,8 +105,7 @@ constexpr Kernel kKernels[] = {
     {"aten::arange.start_out",
      &call<static_cast<Tensor& (*)(const Scalar&, const Scalar&, const Scalar&, Tensor&)>(&at::cpu::arange_outf)>},
     {"aten::_index_put_impl_",
-     &call<static_cast<
-         Tensor& (*)(Tensor&, const c10::List<std::optional<Tensor>>&, const Tensor&, bool, bool)>(
+     &call<static_cast<Tensor& (*)(Tensor&, const c10::List<std::optional<Tensor>>&, const Tensor&, bool, bool)>(
          &at::cpu::_index_put_impl_)>},
     {"aten::linear", &call<&linear>},
     {"aten::native_layer_norm", &call<&layerNorm>},

@@ -1,5 +1,6 @@
 // The simulated chip's operator table: looks kernels up by schema and runs
 // frames on the threads of the simulated streams.
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -8,10 +9,10 @@
 #include <c10/core/InferenceMode.h>
 
 #include "runtime/frame/CpuCall.h"
+#include "runtime/frame/Threads.h"
 #include "runtime/sim/Sim.h"
 #include "runtime/sim/ops/HostKernels.h"
 #include "runtime/sim/ops/Kernels.h"
-#include "runtime/frame/Threads.h"
 
 namespace kunlun::sim {
 
@@ -47,7 +48,19 @@ kl_result runFrame(void* context, void* payload, kl_error* error) {
   }
 }
 
+// Direct kernels write into outputs that the caller has made; they cannot ask for them.
+bool lacksOutputs(const Entry& entry, const kl_frame* frame) {
+  if (entry.run == nullptr || (frame->flags & KL_FRAME_WAITED) == 0) {
+    return false;
+  }
+  const auto* outs = kl_frame_outs(frame);
+  return std::any_of(outs, outs + frame->nouts, [](const kl_value& out) { return out.tag == KL_TAG_ABSENT; });
+}
+
 kl_result launchFrame(void* context, const kl_frame* frame) {
+  if (lacksOutputs(*static_cast<const Entry*>(context), frame)) {
+    return fail(KL_ERROR_NOT_IMPLEMENTED, frame->schema, "the simulated chip's kernel needs outputs of known shape");
+  }
   return enqueue(frame->stream, frame->schema, &runFrame, context, frame, frame->bytes);
 }
 
