@@ -178,11 +178,13 @@ c10::IValue listValue(FrameReader& reader, const kl_value& value, const c10::Typ
 } // namespace
 
 c10::IValue FrameReader::ivalue(const kl_value& value, const c10::TypePtr& type) {
-  if (const auto optional = type->cast<c10::OptionalType>()) {
-    return value.tag == KL_TAG_ABSENT ? c10::IValue() : ivalue(value, optional->getElementType());
+  // By kind: casts would count references of the types, which all threads share.
+  if (type->kind() == c10::TypeKind::OptionalType) {
+    return value.tag == KL_TAG_ABSENT ? c10::IValue()
+                                      : ivalue(value, type->expectRef<c10::OptionalType>().getElementType());
   }
-  if (const auto list = type->cast<c10::ListType>()) {
-    return listValue(*this, value, list->getElementType());
+  if (type->kind() == c10::TypeKind::ListType) {
+    return listValue(*this, value, type->expectRef<c10::ListType>().getElementType());
   }
   switch (value.tag) {
     case KL_TAG_ABSENT:
