@@ -164,7 +164,10 @@ void boxedTierAs(const c10::OperatorHandle& op, const c10::OperatorHandle& cpu_o
   const auto& info = infoOf(op);
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
   const auto device = deviceOfCall(arguments);
-  c10::OptionalDeviceGuard guard(device);
+  std::optional<c10::DeviceGuard> guard;
+  if (device.index() != currentDevice()) {
+    guard.emplace(device);
+  }
   if (info.driver.launch != nullptr && launchBoxedFrame(op, info.name.c_str(), info.driver, device, stack)) {
     return;
   }

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
-#include <thread>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -14,6 +14,7 @@
 
 #include "aten/boxed/HostMemory.h"
 #include "runtime/Error.h"
+#include "runtime/Futex.h"
 #include "runtime/Stream.h"
 #include "runtime/chip/Loader.h"
 #include "runtime/frame/Threads.h"
@@ -35,6 +36,7 @@ struct Call {
   explicit Call(c10::function_ref<void()> f) : function(f) {}
   c10::function_ref<void()> function;
   int64_t work = 0;
+  Spare* spare = nullptr;
   c10::DeviceIndex device = -1;
   kl_stream stream = nullptr;
   uint64_t sequence = 0;
@@ -45,8 +47,9 @@ struct Call {
   bool tainted = false;
   kl_error taint; // filled where tainted is set; clearing its text for every call would cost more than the call
   WarningCollector warnings;
-  std::atomic<uint32_t> done{0};
-  std::atomic<bool> left{false}; // the chip's thread has touched this object for the last time
+  // The chip's thread touches this object for the last time when it sets Done.
+  enum State : uint32_t { Running, Sleeping, Done };
+  std::atomic<uint32_t> state{Running};
 };
 
 kl_result runCall(void* arg, const kl_error* error, kl_error*) {
@@ -57,8 +60,11 @@ kl_result runCall(void* arg, const kl_error* error, kl_error*) {
   } else {
     try {
       c10::WarningUtils::WarningHandlerGuard warnings(&call->warnings);
-      DeviceMemoryScope memory(call->device, call->stream, call->sequence);
-      c10::InferenceMode inference(call->inference_mode);
+      DeviceMemoryScope memory(call->device, call->stream, call->sequence, call->spare);
+      std::optional<c10::InferenceMode> inference;
+      if (call->inference_mode != c10::InferenceMode::is_enabled()) {
+        inference.emplace(call->inference_mode);
+      }
       c10::AutoGradMode grad(call->grad_mode);
       at::AutoDispatchBelowADInplaceOrView below_autograd;
       frame::TeamScope team(call->work);
@@ -68,9 +74,11 @@ kl_result runCall(void* arg, const kl_error* error, kl_error*) {
       call->exception = std::current_exception();
     }
   }
-  call->done.store(1, std::memory_order_release);
-  call->done.notify_one();
-  call->left.store(true, std::memory_order_release);
+  auto* state = &call->state;
+  if (state->exchange(Call::Done, std::memory_order_acq_rel) == Call::Sleeping) {
+    futexWakeAll(state); // by address alone: the caller may have seen Done and left already
+  }
+  afterwards().clear();
   return KL_SUCCESS;
 }
 
@@ -78,38 +86,46 @@ kl_result runCall(void* arg, const kl_error* error, kl_error*) {
 // whole time slices when another process wants the core. Where spinning keeps
 // failing, because the chip's thread has no core of its own or the kernels are
 // long, it is left out for a while: it would only keep the core from that thread.
-void waitFor(const Call& call) {
+void waitFor(Call& call) {
   constexpr int kFailures = 4;
   constexpr int kPause = 64; // calls
   thread_local int failures = 0;
-  const auto& done = call.done;
-  bool ready = done.load(std::memory_order_acquire) != 0;
+  const auto done = [&] { return call.state.load(std::memory_order_acquire) == Call::Done; };
+  bool ready = done();
   if (ready) {
     failures = 0;
   } else if (failures < kFailures) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
     do {
-      ready = done.load(std::memory_order_acquire) != 0;
+      for (int i = 0; i < 16 && !ready; ++i) { // reading the clock takes longer than looking
+        ready = done();
+      }
     } while (!ready && std::chrono::steady_clock::now() < deadline);
     failures = ready ? 0 : failures + 1;
   } else if (++failures > kFailures + kPause) {
     failures = 0;
   }
-  if (!ready) {
-    done.wait(0, std::memory_order_acquire);
-  }
-  while (!call.left.load(std::memory_order_acquire)) {
-    std::this_thread::yield();
+  uint32_t running = Call::Running;
+  if (!ready && call.state.compare_exchange_strong(running, Call::Sleeping, std::memory_order_acq_rel)) {
+    while (!done()) {
+      futexWait(call.state, Call::Sleeping);
+    }
   }
 }
 
 } // namespace
 
-void runOnChip(c10::Device device, const char* name, int64_t work, c10::function_ref<void()> function) {
+std::vector<c10::IValue>& afterwards() {
+  thread_local std::vector<c10::IValue> values;
+  return values;
+}
+
+void runOnChip(c10::Device device, const char* name, int64_t work, c10::function_ref<void()> function, Spare* spare) {
   installHostAllocator();
   const auto& runtime = chip::runtime();
   Call call(function);
   call.work = work;
+  call.spare = spare;
   call.device = device.index();
   call.stream = currentStreamHandle(device.index());
   check(runtime.stream_sequence(call.stream, &call.sequence), "stream_sequence");

@@ -19,6 +19,7 @@ struct Switch {
   c10::DeviceIndex device = -1; // -1: off
   kl_stream stream = nullptr;
   uint64_t sequence = 0;
+  Spare* spare = nullptr;
 };
 thread_local Switch current;
 
@@ -47,6 +48,9 @@ class HostAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t nbytes) override {
     if (current.device < 0) {
       return replaced_->allocate(nbytes);
+    }
+    if (current.spare != nullptr && current.spare->nbytes == nbytes && current.spare->data) {
+      return relabel(std::move(current.spare->data), c10::Device(c10::DeviceType::CPU));
     }
     return relabel(
         CachingAllocator::allocateOnStream(nbytes, current.device, current.stream, current.sequence),
@@ -86,10 +90,10 @@ c10::Allocator* deviceAllocator() {
   return CachingAllocator::get();
 }
 
-DeviceMemoryScope::DeviceMemoryScope(c10::DeviceIndex device, kl_stream stream, uint64_t sequence)
+DeviceMemoryScope::DeviceMemoryScope(c10::DeviceIndex device, kl_stream stream, uint64_t sequence, Spare* spare)
     : scope_(stream, sequence) {
   TORCH_INTERNAL_ASSERT(current.device < 0);
-  current = {device, stream, sequence};
+  current = {device, stream, sequence, spare};
 }
 
 DeviceMemoryScope::~DeviceMemoryScope() {

@@ -1,6 +1,7 @@
 // Device memory for what CPU kernels allocate while they run on a chip thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <c10/core/Allocator.h>
@@ -17,11 +18,20 @@ void installHostAllocator();
 c10::Allocator* hostAllocator();
 c10::Allocator* deviceAllocator();
 
+// Memory that the caller of a host call sets aside for its first allocation of
+// this size: the caller's core has the allocator's bookkeeping in its cache, the
+// chip's thread would have to fetch it. What is not taken is the caller's again.
+struct Spare {
+  size_t nbytes = 0;
+  c10::DataPtr data;
+};
+
 // Turns the switch on for the calling thread, which must be executing a host
 // call of `stream` that was enqueued when the stream's newest item was `sequence`.
+// `spare` may be NULL.
 class DeviceMemoryScope {
  public:
-  DeviceMemoryScope(c10::DeviceIndex device, kl_stream stream, uint64_t sequence);
+  DeviceMemoryScope(c10::DeviceIndex device, kl_stream stream, uint64_t sequence, Spare* spare);
   ~DeviceMemoryScope();
   DeviceMemoryScope(const DeviceMemoryScope&) = delete;
   DeviceMemoryScope& operator=(const DeviceMemoryScope&) = delete;

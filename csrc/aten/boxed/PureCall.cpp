@@ -1,13 +1,12 @@
 // Boxed calls that cross to the chip's thread as plain data.
 #include "aten/boxed/PureCall.h"
 
-#include <array>
-
 #include <ATen/DimVector.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/clone.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/util/SmallVector.h>
 
 #include "aten/boxed/HostCall.h"
 #include "aten/boxed/HostMemory.h"
@@ -19,8 +18,6 @@
 namespace kunlun::aten {
 
 namespace {
-
-constexpr size_t kMaxResults = 4;
 
 bool isPlainType(const c10::TypePtr& type) {
   switch (type->kind()) {
@@ -96,6 +93,24 @@ void takeApart(at::Tensor&& tensor, Result& result) {
   tensor.reset();
 }
 
+// Most small operators answer with a tensor like their first. Larger ones do not
+// notice the allocator, and memory set aside for nothing should be little.
+constexpr size_t kMaxSpare = 64 << 10;
+
+Spare setAside(at::ArrayRef<c10::IValue> arguments, c10::Device device, kl_stream stream) {
+  for (const auto& argument : arguments) {
+    if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().device() == device) {
+      const auto& tensor = argument.toTensor();
+      const auto nbytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
+      if (nbytes != 0 && nbytes <= kMaxSpare) {
+        return {nbytes, CachingAllocator::allocateOnStream(nbytes, device.index(), stream)};
+      }
+      break;
+    }
+  }
+  return {};
+}
+
 at::Tensor putTogether(Result& result, c10::Device device) {
   if (!result.defined) {
     return {};
@@ -127,7 +142,7 @@ bool isPure(const c10::FunctionSchema& schema) {
       return false;
     }
   }
-  return !schema.returns().empty() && schema.returns().size() <= kMaxResults;
+  return !schema.returns().empty();
 }
 
 bool runPure(
@@ -144,16 +159,20 @@ bool runPure(
       return false;
     }
   }
-  frame::FrameBuilder builder(
-      name, currentStreamHandle(device.index()), device, static_cast<uint32_t>(arguments.size()), 0);
+  const auto stream = currentStreamHandle(device.index());
+  frame::FrameBuilder builder(name, stream, device, static_cast<uint32_t>(arguments.size()), 0);
   for (const auto& argument : arguments) {
     builder.add(argument);
   }
   const auto* frame = builder.finish();
-  std::array<Result, kMaxResults> results;
   const auto count = schema.returns().size();
+  c10::SmallVector<Result, 2> results;
+  for (size_t i = 0; i < count; ++i) {
+    results.emplace_back();
+  }
   bool sparse = false;
-  runOnChip(device, name, frame::workOf(frame), [&] {
+  auto spare = setAside(arguments, device, stream);
+  const auto compute = [&] {
     frame::FrameReader reader(frame);
     auto values = frame::toStack(reader, schema);
     cpu_op.callBoxed(values);
@@ -164,7 +183,9 @@ bool runPure(
         takeApart(std::move(tensor), results[i]);
       }
     }
-  });
+    reader.moveTensorsTo(afterwards());
+  };
+  runOnChip(device, name, frame::workOf(frame), compute, &spare);
   if (sparse) {
     pure.store(false, std::memory_order_relaxed);
     return false;

@@ -53,6 +53,14 @@ class FrameReader {
   at::Generator generator(const kl_value& value) const;
   c10::IValue ivalue(const kl_value& value, const c10::TypePtr& type);
 
+  // Gives up the tensors read so far, for a caller that destroys them later.
+  void moveTensorsTo(std::vector<c10::IValue>& values) {
+    for (auto& seen : seen_) {
+      values.emplace_back(std::move(seen.tensor));
+    }
+    seen_.clear();
+  }
+
   const kl_frame* frame() const {
     return frame_;
   }

@@ -1,18 +1,18 @@
 // Spinning and sleeping of Progress.
 #include "runtime/sim/Progress.h"
 
-#include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <climits>
 #include <thread>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+
+#include "runtime/Futex.h"
 
 namespace kunlun::sim {
 namespace {
@@ -36,15 +36,6 @@ int64_t nanoseconds() {
 int64_t spinBudget() {
   static const int64_t budget = std::thread::hardware_concurrency() == 1 ? 0 : Progress::kSpinNanoseconds;
   return budget;
-}
-
-void futexWait(std::atomic<uint32_t>& word, uint32_t expected) {
-  static_assert(sizeof(word) == 4);
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
-}
-
-void futexWakeAll(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
 // A full barrier on every thread of this process that runs now.
@@ -99,7 +90,7 @@ bool Progress::waitSlowly(uint64_t target, const std::atomic<bool>* cancelled) {
 void Progress::wake() {
   wake_at_.store(UINT64_MAX, std::memory_order_seq_cst);
   epoch_.fetch_add(1, std::memory_order_seq_cst);
-  futexWakeAll(epoch_);
+  futexWakeAll(&epoch_);
 }
 
 } // namespace kunlun::sim
