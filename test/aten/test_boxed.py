@@ -289,3 +289,16 @@ def test_windows_that_torch_makes_by_device():
         actual = torch.kaiser_window(*arguments, device="kunlun")
         assert actual.device.type == "kunlun"
         assert torch.equal(actual.cpu(), expected)
+
+
+def test_memory_set_aside_for_a_result_is_used_once():
+    # The kernel allocates several blocks of its input's size; none of them may be another.
+    x = torch.arange(64, dtype=torch.float32).reshape(8, 8)
+    image = torch.arange(144, dtype=torch.float32).reshape(1, 1, 12, 12)
+    weight = torch.arange(9, dtype=torch.float32).reshape(1, 1, 3, 3)
+    for _ in range(20):
+        values, indices = torch.kthvalue(x.to("kunlun"), 3)
+        assert torch.equal(values.cpu(), torch.kthvalue(x, 3)[0])
+        moved = torch.conv_transpose2d(image.to("kunlun"), weight.to("kunlun"))
+        assert torch.equal(moved.cpu(), torch.conv_transpose2d(image, weight))
+        assert indices.shape == (8,)

@@ -49,7 +49,8 @@ class HostAllocator final : public c10::Allocator {
     if (current.device < 0) {
       return replaced_->allocate(nbytes);
     }
-    if (current.spare != nullptr && current.spare->nbytes == nbytes && current.spare->data) {
+    if (current.spare != nullptr && current.spare->nbytes == nbytes && nbytes != 0) {
+      current.spare->nbytes = 0; // taken: a DataPtr that was moved from still has its address
       return relabel(std::move(current.spare->data), c10::Device(c10::DeviceType::CPU));
     }
     return relabel(

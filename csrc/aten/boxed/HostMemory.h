@@ -22,7 +22,7 @@ c10::Allocator* deviceAllocator();
 // this size: the caller's core has the allocator's bookkeeping in its cache, the
 // chip's thread would have to fetch it. What is not taken is the caller's again.
 struct Spare {
-  size_t nbytes = 0;
+  size_t nbytes = 0; // 0: there is none
   c10::DataPtr data;
 };
 
