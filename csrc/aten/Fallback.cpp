@@ -135,7 +135,6 @@ void permitFallback(const std::string& op, c10::Device device, const std::string
 
 void copyingFallback(
     const c10::OperatorHandle& op,
-    const c10::OperatorHandle& cpu_op,
     const std::string& name,
     c10::Device device,
     torch::jit::Stack* stack) {
@@ -145,7 +144,7 @@ void copyingFallback(
   }
   refuseSparse(name, device, torch::jit::last(*stack, op.schema().arguments().size()));
   permitFallback(name, device, arguments.str());
-  at::native::cpu_fallback(cpu_op, stack, /*error_on_views=*/true);
+  at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
 }
 
 } // namespace kunlun::aten

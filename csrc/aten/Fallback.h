@@ -22,11 +22,10 @@ void setUnsupportedOperatorThrower(UnsupportedOperatorThrower thrower);
 // per operator), or passes; counts the call. `arguments` describes the tensors.
 void permitFallback(const std::string& op, c10::Device device, const std::string& arguments);
 
-// Copies the arguments to the host, runs `cpu_op` there, copies results and
+// Copies the arguments to the host, runs the operator there, copies results and
 // mutated arguments back. View operators are refused: a copy is not a view.
 void copyingFallback(
     const c10::OperatorHandle& op,
-    const c10::OperatorHandle& cpu_op,
     const std::string& name,
     c10::Device device,
     torch::jit::Stack* stack);

@@ -132,12 +132,7 @@ void replaceGenerators(const OpInfo& info, c10::Device device, torch::jit::Stack
   }
 }
 
-void runAliased(
-    const c10::OperatorHandle& op,
-    const c10::OperatorHandle& cpu_op,
-    const OpInfo& info,
-    c10::Device device,
-    torch::jit::Stack* stack) {
+void runAliased(const c10::OperatorHandle& op, const OpInfo& info, c10::Device device, torch::jit::Stack* stack) {
   const auto arguments = op.schema().arguments().size();
   const size_t first = stack->size() - arguments;
   Aliases aliases(device);
@@ -149,7 +144,7 @@ void runAliased(
   replaceGenerators(info, device, *stack, first);
   // Of the aliases: asking a sparse kunlun tensor for its size would come here again.
   const auto work = workOf(torch::jit::last(*stack, arguments));
-  runOnChip(device, info.name.c_str(), work, [&] { cpu_op.callBoxed(stack); });
+  runOnChip(device, info.name.c_str(), work, [&] { op.callBoxed(stack); });
   aliases.writeBack();
   for (size_t i = first; i < stack->size(); ++i) {
     auto& value = (*stack)[i];
@@ -159,7 +154,7 @@ void runAliased(
 
 } // namespace
 
-void boxedTierAs(const c10::OperatorHandle& op, const c10::OperatorHandle& cpu_op, torch::jit::Stack* stack) {
+void boxedTier(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   lazyInit();
   const auto& info = infoOf(op);
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
@@ -174,18 +169,13 @@ void boxedTierAs(const c10::OperatorHandle& op, const c10::OperatorHandle& cpu_o
   if (hasCapability(device.index(), KL_CAP_HOST_ADDRESSABLE)) {
     count(Tier::Boxed);
     info.calls.fetch_add(1, std::memory_order_relaxed);
-    if (!info.pure.load(std::memory_order_relaxed) ||
-        !runPure(op, cpu_op, info.name.c_str(), device, stack, info.pure)) {
-      runAliased(op, cpu_op, info, device, stack);
+    if (!info.pure.load(std::memory_order_relaxed) || !runPure(op, info.name.c_str(), device, stack, info.pure)) {
+      runAliased(op, info, device, stack);
     }
     return;
   }
   replaceGenerators(info, device, *stack, stack->size() - op.schema().arguments().size());
-  copyingFallback(op, cpu_op, info.name, device, stack);
-}
-
-void boxedTier(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  boxedTierAs(op, op, stack);
+  copyingFallback(op, info.name, device, stack);
 }
 
 } // namespace kunlun::aten

@@ -13,11 +13,6 @@ namespace kunlun::aten {
 // of KUNLUN_FALLBACK. Returns when the operator is done.
 void boxedTier(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-// The same, but `cpu_op`, an operator with the same arguments and results, runs
-// in place of `op`: for operators that torch implements under another name on
-// the CPU.
-void boxedTierAs(const c10::OperatorHandle& op, const c10::OperatorHandle& cpu_op, torch::jit::Stack* stack);
-
 // "aten::add.Tensor"
 std::string qualifiedName(const c10::OperatorHandle& op);
 

@@ -147,7 +147,6 @@ bool isPure(const c10::FunctionSchema& schema) {
 
 bool runPure(
     const c10::OperatorHandle& op,
-    const c10::OperatorHandle& cpu_op,
     const char* name,
     c10::Device device,
     torch::jit::Stack* stack,
@@ -175,7 +174,7 @@ bool runPure(
   const auto compute = [&] {
     frame::FrameReader reader(frame);
     auto values = frame::toStack(reader, schema);
-    cpu_op.callBoxed(values);
+    op.callBoxed(values);
     for (size_t i = 0; i < count; ++i) {
       auto tensor = std::move(values[i]).toTensor();
       sparse |= tensor.defined() && tensor.layout() != c10::kStrided;

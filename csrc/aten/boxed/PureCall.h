@@ -21,7 +21,6 @@ bool isPure(const c10::FunctionSchema& schema);
 // happens once per operator.
 bool runPure(
     const c10::OperatorHandle& op,
-    const c10::OperatorHandle& cpu_op,
     const char* name,
     c10::Device device,
     torch::jit::Stack* stack,

@@ -8,21 +8,23 @@ namespace kunlun::aten {
 
 namespace {
 
+void checkNotEmpty(const at::Tensor& self, const char* name) {
+  TORCH_CHECK(
+      self.numel() > 0,
+      name,
+      "(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' "
+      "argument.");
+}
+
 // Over all elements, maximum and amax agree on the value, NaN included; they
 // differ in the gradient, which is decided above this kernel.
 at::Tensor max(const at::Tensor& self) {
-  TORCH_CHECK(
-      self.numel() > 0,
-      "max(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' "
-      "argument.");
+  checkNotEmpty(self, "max");
   return at::amax(self, {});
 }
 
 at::Tensor min(const at::Tensor& self) {
-  TORCH_CHECK(
-      self.numel() > 0,
-      "min(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' "
-      "argument.");
+  checkNotEmpty(self, "min");
   return at::amin(self, {});
 }
 
