@@ -1,6 +1,6 @@
 // Times one allocation and free from the cache, without torch: prints the median in nanoseconds for several sizes.
 //
-//   g++ -std=c++20 -O2 -pthread -Icsrc tools/bench_allocator.cpp csrc/runtime/CachingAllocator{Core,Reclaim}.cpp
+//   g++ -std=c++20 -O2 -pthread -Icsrc tools/bench_allocator.cpp csrc/runtime/allocator/*.cpp
 //       csrc/runtime/Env.cpp csrc/runtime/chip/*.cpp csrc/runtime/sim/*.cpp csrc/runtime/xre/*.cpp -ldl -o bench
 #include <algorithm>
 #include <chrono>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "runtime/CachingAllocatorCore.h"
+#include "runtime/allocator/CachingAllocatorCore.h"
 #include "runtime/chip/Loader.h"
 
 namespace {

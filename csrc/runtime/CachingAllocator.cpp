@@ -8,9 +8,9 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
-#include "runtime/CachingAllocatorCore.h"
 #include "runtime/Error.h"
 #include "runtime/Stream.h"
+#include "runtime/allocator/CachingAllocatorCore.h"
 #include "runtime/chip/Loader.h"
 
 namespace kunlun::CachingAllocator {

@@ -9,8 +9,7 @@ CSRC = ROOT / "csrc"
 # sanitizers on their own. They get no torch include path, which proves it at every build.
 TORCH_FREE = (
     "runtime/Env.cpp",
-    "runtime/CachingAllocatorCore.cpp",
-    "runtime/CachingAllocatorReclaim.cpp",
+    "runtime/allocator/",
     "runtime/chip/",
     "runtime/sim/",
     "runtime/xre/",

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "check.h"
-#include "runtime/CachingAllocatorCore.h"
+#include "runtime/allocator/CachingAllocatorCore.h"
 
 using namespace test;
 using kunlun::CachingAllocatorCore;

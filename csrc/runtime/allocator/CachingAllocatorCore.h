@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/AddressMap.h"
-#include "runtime/FreeBins.h"
+#include "runtime/allocator/AddressMap.h"
+#include "runtime/allocator/FreeBins.h"
 #include "runtime/chip/chip.h"
 
 namespace kunlun {

@@ -1,10 +1,10 @@
 // The caching allocator itself: allocation and free.
-#include "runtime/CachingAllocatorCore.h"
+#include "runtime/allocator/CachingAllocatorCore.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "runtime/CachingAllocatorDevice.h"
+#include "runtime/allocator/CachingAllocatorDevice.h"
 
 namespace kunlun {
 

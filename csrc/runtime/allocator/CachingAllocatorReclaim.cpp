@@ -1,7 +1,7 @@
 // The caching allocator's slow side: events of other streams, giving memory back, statistics.
 #include <algorithm>
 
-#include "runtime/CachingAllocatorDevice.h"
+#include "runtime/allocator/CachingAllocatorDevice.h"
 
 namespace kunlun {
 

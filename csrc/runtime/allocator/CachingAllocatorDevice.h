@@ -1,7 +1,7 @@
 // One device's part of the caching allocator; private to CachingAllocatorCore.
 #pragma once
 
-#include "runtime/CachingAllocatorCore.h"
+#include "runtime/allocator/CachingAllocatorCore.h"
 
 namespace kunlun {
 
