@@ -4,6 +4,11 @@ Names, arguments and results are those of ``torch.cuda``. Importing it, asking w
 there are or what they are called starts nothing; the device starts when something is put on it.
 """
 
+# Inductor looks for these on the module of a device.
+from torch_xpu_kunlun._inductor import CppWrapperCodegen as CppWrapperCodegen
+from torch_xpu_kunlun._inductor import PythonWrapperCodegen as PythonWrapperCodegen
+from torch_xpu_kunlun._inductor import Scheduling as Scheduling
+from torch_xpu_kunlun._inductor import WrapperFxCodegen as WrapperFxCodegen
 from torch_xpu_kunlun.kunlun import amp, memory, random, streams
 
 # The names with an underscore are those that torch itself looks for.

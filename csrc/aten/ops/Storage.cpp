@@ -1,8 +1,11 @@
 // Creation, views and storage: what never crosses the chip interface.
+#include <ATen/Context.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/set_native.h>
@@ -10,6 +13,7 @@
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StorageImpl.h>
 #include <torch/library.h>
 
@@ -29,6 +33,20 @@ void checkLayout(std::optional<c10::Layout> layout, std::optional<bool> pin_memo
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
+// With deterministic algorithms uninitialised memory holds NaN or the largest
+// integer, as on every device of torch.
+bool fillsUninitialized() {
+  const auto& context = at::globalContext();
+  return C10_UNLIKELY(context.deterministicAlgorithms()) && context.deterministicFillUninitializedMemory();
+}
+
+at::Tensor filled(at::Tensor tensor) {
+  if (fillsUninitialized()) {
+    at::native::fill_empty_deterministic_(tensor);
+  }
+  return tensor;
+}
+
 at::Tensor emptyMemoryFormat(
     at::IntArrayRef size,
     std::optional<c10::ScalarType> dtype,
@@ -37,7 +55,7 @@ at::Tensor emptyMemoryFormat(
     std::optional<bool> pin_memory,
     std::optional<c10::MemoryFormat> format) {
   checkLayout(layout, pin_memory);
-  return empty(size, c10::dtype_or_default(dtype), resolve(device), format);
+  return filled(empty(size, c10::dtype_or_default(dtype), resolve(device), format));
 }
 
 at::Tensor emptyStridedOp(
@@ -48,7 +66,7 @@ at::Tensor emptyStridedOp(
     std::optional<c10::Device> device,
     std::optional<bool> pin_memory) {
   checkLayout(layout, pin_memory);
-  return emptyStrided(size, stride, c10::dtype_or_default(dtype), resolve(device));
+  return filled(emptyStrided(size, stride, c10::dtype_or_default(dtype), resolve(device)));
 }
 
 // A tensor of zeros that has no memory.
@@ -109,10 +127,15 @@ void resizeImpl(c10::TensorImpl* self, at::IntArrayRef size, c10::OptionalArrayR
 
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<c10::MemoryFormat> format) {
   at::detail::check_size_nonnegative(size);
+  const auto old_nbytes = static_cast<int64_t>(self.storage().nbytes());
   resizeImpl(self.unsafeGetTensorImpl(), size, std::nullopt);
   if (format.has_value()) {
     TORCH_CHECK(*format != c10::MemoryFormat::Preserve, "Unsupported memory format", *format);
     self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
+  }
+  if (fillsUninitialized()) {
+    const c10::DeviceGuard guard(self.device());
+    at::native::fill_resize_deterministic_(self, old_nbytes);
   }
   return self;
 }
