@@ -30,16 +30,17 @@ bool oneLaunch(const at::Tensor& input, const at::Tensor& weight, const std::opt
        (bias->defined() && bias->dim() == 1 && bias->size(0) == weight.size(0) && plain(*bias, input)));
 }
 
-at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  if (!oneLaunch(input, weight, bias)) {
-    return at::native::linear(input, weight, bias);
-  }
+at::Tensor launchLinear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
   at::DimVector shape(input.sizes());
   shape.back() = weight.size(0);
   auto out = empty(shape, input.scalar_type(), input.device());
   const std::array<const at::Tensor*, 1> outs{&out};
   launch(k_linear, input.device(), outs, input, weight, bias);
   return out;
+}
+
+at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+  return oneLaunch(input, weight, bias) ? launchLinear(input, weight, bias) : at::native::linear(input, weight, bias);
 }
 
 bool needsGradient(const at::Tensor& tensor) {
@@ -55,13 +56,15 @@ at::Tensor linearAutograd(
     const std::optional<at::Tensor>& bias) {
   const bool forward_gradient =
       input._fw_grad(0).defined() || weight._fw_grad(0).defined() || (bias.has_value() && bias->_fw_grad(0).defined());
-  if (forward_gradient || !onlyChipBelowAutograd(keys) ||
+  // torch's own path must run above autograd: it folds a batch into one matrix product where the weight can require a
+  // gradient, and below autograd no tensor does (it would take a batched product over copies of the weight).
+  if (forward_gradient || !onlyChipBelowAutograd(keys) || !oneLaunch(input, weight, bias) ||
       (at::GradMode::is_enabled() &&
        (needsGradient(input) || needsGradient(weight) || (bias.has_value() && needsGradient(*bias))))) {
     return at::native::linear(input, weight, bias);
   }
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return linear(input, weight, bias);
+  return launchLinear(input, weight, bias);
 }
 
 } // namespace

@@ -1,5 +1,6 @@
 // The simulated chip's fused attention: the CPU's flash kernel.
 #include <ATen/core/Tensor.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
 
@@ -14,6 +15,33 @@ std::optional<at::Tensor> maybe(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
 }
 
+// What the checks of torch's operator come down to where its kernel can write straight into the result.
+bool writesInPlace(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const std::optional<at::Tensor>& bias,
+    double dropout_p,
+    const at::Tensor& out) {
+  const auto dtype = query.scalar_type();
+  const auto size = query.size(3);
+  const auto dense = [&](const at::Tensor& tensor) {
+    return tensor.scalar_type() == dtype && tensor.size(3) == size && tensor.stride(3) == 1;
+  };
+  return dropout_p == 0.0 && (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) && dense(query) &&
+      dense(key) && dense(value) && out.stride(3) == 1 && out.numel() != 0 && key.numel() != 0 &&
+      (!bias.has_value() || (bias->dim() == 4 && bias->scalar_type() == dtype));
+}
+
+// The kernel takes its results as [batch, time, head, ...].
+void swapHeadsAndTime(at::Tensor& tensor) {
+  at::DimVector sizes(tensor.sizes());
+  at::DimVector strides(tensor.strides());
+  std::swap(sizes[1], sizes[2]);
+  std::swap(strides[1], strides[2]);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+}
+
 void forward(
     const at::Tensor& query,
     const at::Tensor& key,
@@ -25,6 +53,12 @@ void forward(
     std::optional<double> scale,
     at::Tensor& out,
     at::Tensor& logsumexp) {
+  if (writesInPlace(query, key, value, bias, dropout_p, out)) {
+    swapHeadsAndTime(out);
+    swapHeadsAndTime(logsumexp);
+    at::native::flash_attention_kernel(at::kCPU, out, logsumexp, query, key, value, dropout_p, is_causal, bias, scale);
+    return;
+  }
   const auto [result, statistics] =
       at::cpu::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p, is_causal, bias, scale);
   out.copy_(result);
