@@ -242,3 +242,30 @@ def test_modules_are_moved_in_place_and_stay_tied():
     model.to("kunlun:1").cpu()
     assert model[0].weight is weight
     assert weight.device.type == "cpu"
+
+
+@pytest.mark.parametrize("view", [torch.conj, torch._neg_view, lambda t: torch._neg_view(t.conj())])
+@pytest.mark.parametrize("start", ["cpu", DEVICE, "kunlun:1"])
+@pytest.mark.parametrize("end", ["cpu", DEVICE])
+def test_into_a_transposed_destination_with_pending_bits(view, start, end):
+    """The order of the destination in memory is not the order of the block that crosses."""
+    source = sample(torch.complex64)
+    want = torch.zeros(4, 3, dtype=torch.complex64).t()
+    view(want).copy_(source)
+    got = torch.zeros(4, 3, dtype=torch.complex64, device=end).t()
+    view(got).copy_(source.to(start))
+    assert torch.equal(got.cpu(), want)
+
+
+@pytest.mark.parametrize("write", [lambda t: t.fill_(3), lambda t: t.zero_()])
+def test_filling_elements_that_share_memory(write):
+    base = torch.ones(2, device=DEVICE)
+    expanded = write(base[:1].expand(5))
+    assert torch.equal(expanded.cpu(), write(torch.ones(1).expand(5)))
+    assert base[1].item() == 1.0
+
+
+def test_filling_from_a_tensor_is_a_copy_and_refuses_elements_that_share_memory():
+    for device in ("cpu", DEVICE):
+        with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers to a single"):
+            torch.ones(1, device=device).expand(5).fill_(torch.tensor(2, device=device))

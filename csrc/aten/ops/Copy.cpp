@@ -84,7 +84,8 @@ void copyHostToDevice(const at::Tensor& dst, const at::Tensor& src, bool non_blo
     transfer(dst, arranged, /*to_device=*/true, /*non_blocking=*/false);
     return;
   }
-  const auto staged = empty(dst.sizes(), dst.scalar_type(), dst.device());
+  // Here too where only a pending bit of the destination stands in the way, so in the order that was arranged.
+  const auto staged = emptyStrided(arranged.sizes(), arranged.strides(), dst.scalar_type(), dst.device());
   transfer(staged, arranged, /*to_device=*/true, /*non_blocking=*/false);
   copyWithinDevice(dst, staged, non_blocking);
 }
@@ -102,7 +103,8 @@ void copyDeviceToHost(const at::Tensor& dst, const at::Tensor& src, bool non_blo
     transfer(arranged, dst, /*to_device=*/false, non_blocking);
     return;
   }
-  const auto staged = at::empty(dst.sizes(), dst.scalar_type(), c10::kStrided, at::kCPU, false, std::nullopt);
+  const auto staged =
+      at::empty_strided(arranged.sizes(), arranged.strides(), dst.scalar_type(), c10::kStrided, at::kCPU, false);
   transfer(arranged, staged, /*to_device=*/false, /*non_blocking=*/false);
   dst.copy_(staged);
 }
@@ -123,7 +125,8 @@ void copyBetweenDevices(const at::Tensor& dst, const at::Tensor& src) {
     copyWithinDevice(arranged, src, true);
   }
   const bool direct = sameLayout(dst, arranged);
-  const auto target = direct ? dst : empty(dst.sizes(), dst.scalar_type(), dst.device());
+  const auto target =
+      direct ? dst : emptyStrided(arranged.sizes(), arranged.strides(), dst.scalar_type(), dst.device());
   check(
       chip::runtime().memcpy_async(
           const_cast<void*>(target.const_data_ptr()),

@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add_meta.h>
 #include <ATen/ops/add_ops.h>
+#include <ATen/ops/conj_physical_ops.h>
 #include <ATen/ops/cos_meta.h>
 #include <ATen/ops/div_meta.h>
 #include <ATen/ops/div_ops.h>
@@ -221,6 +222,11 @@ Tensor& logicalNotOut(const Tensor& self, Tensor& out) {
   return out;
 }
 
+// torch's own composite calls the dispatch stub of the device, which only in-tree devices fill.
+Tensor& conjPhysical_(Tensor& self) {
+  return self.is_complex() ? at::_ops::conj_physical_out::call(self, self) : self;
+}
+
 #define KUNLUN_LOGICAL(name, function)                                                                        \
   OpHandle k_##name{"aten::" #name ".out"};                                                                   \
   Tensor& function(const Tensor& self, const Tensor& other, Tensor& out) {                                    \
@@ -250,6 +256,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("silu", TORCH_FN(silu));
   m.impl("sin", TORCH_FN(sin));
   m.impl("tanh", TORCH_FN(tanh));
+  m.impl("conj_physical_", TORCH_FN(conjPhysical_));
   m.impl("logical_not.out", TORCH_FN(logicalNotOut));
   m.impl("logical_and.out", TORCH_FN(logicalAndOut));
   m.impl("logical_or.out", TORCH_FN(logicalOrOut));
