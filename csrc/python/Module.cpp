@@ -6,4 +6,6 @@ PYBIND11_MODULE(_C, module) {
   kunlun::python::bindDevice(module);
   kunlun::python::bindMemory(module);
   kunlun::python::bindOperators(module);
+  kunlun::python::bindInterrupt();
+  kunlun::python::bindSim(module);
 }

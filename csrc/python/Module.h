@@ -16,5 +16,7 @@ inline c10::DeviceIndex narrow(int64_t device) {
 void bindDevice(py::module_& module);
 void bindMemory(py::module_& module);
 void bindOperators(py::module_& module);
+void bindInterrupt(); // hooks, no functions
+void bindSim(py::module_& module);
 
 } // namespace kunlun::python

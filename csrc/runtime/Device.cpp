@@ -10,6 +10,7 @@
 
 #include "runtime/Env.h"
 #include "runtime/Error.h"
+#include "runtime/Interrupt.h"
 #include "runtime/Stream.h"
 #include "runtime/chip/Loader.h"
 #include "runtime/sim/Sim.h"
@@ -102,6 +103,7 @@ void startRuntime() {
   TORCH_CHECK(
       queryDeviceCount() > 0,
       "no kunlun device is visible to this process; look at KUNLUN_VISIBLE_DEVICES and KUNLUN_CHIP");
+  installInterruptCheck();
   static const int registered = pthread_atfork(nullptr, nullptr, &enterChild);
   TORCH_CHECK(registered == 0, "pthread_atfork failed with error ", registered);
   runtime_state.store(RuntimeState::Ready, std::memory_order_release);

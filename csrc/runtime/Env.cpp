@@ -1,12 +1,17 @@
 // Strict parsing of every environment variable that the C++ side reads.
 #include "runtime/Env.h"
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <string_view>
+#include <utility>
+
+#include "runtime/chip/frame.h"
 
 namespace kunlun {
 namespace {
@@ -16,6 +21,7 @@ constinit std::atomic<const Env*> parsed{nullptr};
 
 constexpr int kMaxDevices = 64;
 constexpr int kMaxThreads = 1024;
+constexpr int64_t kMaxHangSeconds = 86400;
 constexpr uint64_t kMinMemory = uint64_t{2} << 20;
 constexpr uint64_t kMaxMemory = uint64_t{4} << 40;
 
@@ -28,6 +34,11 @@ constexpr const char* kSimThreads = "KUNLUN_SIM_THREADS";
 constexpr const char* kSimProtect = "KUNLUN_SIM_PROTECT";
 constexpr const char* kSimHostAddressable = "KUNLUN_SIM_HOST_ADDRESSABLE";
 constexpr const char* kSimPoison = "KUNLUN_SIM_POISON";
+constexpr const char* kSimFault = "KUNLUN_SIM_FAULT";
+constexpr const char* kSimOperators = "KUNLUN_SIM_OPERATORS";
+constexpr const char* kSimDtypes = "KUNLUN_SIM_DTYPES";
+constexpr const char* kSimCopySpeed = "KUNLUN_SIM_COPY_SPEED";
+constexpr const char* kSimLinkSpeed = "KUNLUN_SIM_LINK_SPEED";
 constexpr const char* kLaunchBlocking = "KUNLUN_LAUNCH_BLOCKING";
 constexpr const char* kFallback = "KUNLUN_FALLBACK";
 constexpr const char* kLogLevel = "KUNLUN_LOG_LEVEL";
@@ -35,6 +46,11 @@ constexpr const char* kLogLevel = "KUNLUN_LOG_LEVEL";
 constexpr const char* kFallbackGrammar =
     "warn, allow or error, optionally followed by lists of operators that differ, as in "
     "\"error;allow=aten::nonzero,aten::unique_dim;warn=aten::add.Tensor\"";
+
+constexpr const char* kSimFaultGrammar =
+    "faults separated by commas, each a kind (launch, kernel, poison, hang) and the number of operators before it, for "
+    "a "
+    "hang also the seconds (1 to 86400) after which it gives up, and @ with a device, as in \"launch:100,hang:7:3@1\"";
 
 [[noreturn]] void refuse(const char* name, std::string_view value, const std::string& accepted) {
   throw EnvError(std::string(name) + "=\"" + std::string(value) + "\" is not understood; accepted: " + accepted);
@@ -57,6 +73,18 @@ std::optional<T> wholeNumber(std::string_view text) {
     return std::nullopt;
   }
   return value;
+}
+
+std::optional<SimFault::Kind> simFaultKindNamed(std::string_view word) {
+  using Kind = SimFault::Kind;
+  constexpr std::pair<std::string_view, Kind> kKinds[] = {
+      {"launch", Kind::Launch}, {"kernel", Kind::Kernel}, {"poison", Kind::Poison}, {"hang", Kind::Hang}};
+  for (const auto& [name, kind] : kKinds) {
+    if (name == word) {
+      return kind;
+    }
+  }
+  return std::nullopt;
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -138,12 +166,11 @@ std::optional<std::vector<int>> parseVisibleDevices() {
   return devices;
 }
 
-std::optional<uint64_t> parseMemory() {
-  const auto text = get(kSimMemory);
+std::optional<uint64_t> parseBytes(const char* name, uint64_t low, uint64_t high, const std::string& accepted) {
+  const auto text = get(name);
   if (!text) {
     return std::nullopt;
   }
-  const std::string accepted = "bytes from 2M to 4T, with K, M, G or T for powers of 1024, as in 512M or 1073741824";
   std::string_view digits = *text;
   unsigned shift = 0;
   switch (digits.back()) {
@@ -170,10 +197,127 @@ std::optional<uint64_t> parseMemory() {
     digits.remove_suffix(1);
   }
   const auto value = wholeNumber<uint64_t>(digits);
-  if (!value || *value > (kMaxMemory >> shift) || (*value << shift) < kMinMemory) {
-    refuse(kSimMemory, *text, accepted);
+  if (!value || *value > (high >> shift) || (*value << shift) < low) {
+    refuse(name, *text, accepted);
   }
   return *value << shift;
+}
+
+std::optional<uint64_t> parseSpeed(const char* name) {
+  return parseBytes(
+      name, 1, kMaxMemory, "bytes a second from 1 to 4T, with K, M, G or T for powers of 1024, as in 100M");
+}
+
+// "kind:after", then ":seconds" for a hang that gives up and "@device".
+SimFault parseSimFault(std::string_view part, std::string_view whole) {
+  SimFault fault;
+  auto check = [&](bool good) {
+    if (!good) {
+      refuse(kSimFault, whole, kSimFaultGrammar);
+    }
+  };
+  if (const size_t at = part.find('@'); at != std::string_view::npos) {
+    fault.device = wholeNumber<int>(part.substr(at + 1));
+    check(fault.device && *fault.device >= 0 && *fault.device < kMaxDevices);
+    part = part.substr(0, at);
+  }
+  const auto fields = split(part, ':');
+  check(fields.size() == 2 || fields.size() == 3);
+  const auto kind = simFaultKindNamed(fields[0]);
+  const auto after = wholeNumber<uint64_t>(fields[1]);
+  check(kind && after);
+  fault.kind = *kind;
+  fault.after = *after;
+  if (fields.size() == 3) {
+    const auto seconds = wholeNumber<int64_t>(fields[2]);
+    check(*kind == SimFault::Kind::Hang && seconds && *seconds > 0 && *seconds <= kMaxHangSeconds);
+    fault.nanoseconds = *seconds * 1'000'000'000;
+  }
+  return fault;
+}
+
+std::vector<SimFault> parseSimFaults() {
+  std::vector<SimFault> faults;
+  if (const auto text = get(kSimFault)) {
+    for (const auto part : split(*text, ',')) {
+      faults.push_back(parseSimFault(trim(part), *text));
+    }
+  }
+  return faults;
+}
+
+SimOperators parseSimOperators() {
+  SimOperators operators;
+  const auto text = get(kSimOperators);
+  if (!text || *text == "all") {
+    return operators;
+  }
+  const size_t equals = text->find('=');
+  const std::string_view word = std::string_view(*text).substr(0, equals);
+  const char* accepted = "all, or only= or without= and operators, as in \"without=aten::mm,aten::add.out\"";
+  if (equals == std::string::npos || (word != "only" && word != "without")) {
+    refuse(kSimOperators, *text, accepted);
+  }
+  operators.only = word == "only";
+  for (const auto part : split(std::string_view(*text).substr(equals + 1), ',')) {
+    const auto name = trim(part);
+    const size_t colons = name.find("::");
+    if (colons == std::string_view::npos || colons == 0 || colons + 2 == name.size()) {
+      refuse(kSimOperators, *text, accepted);
+    }
+    operators.names.emplace_back(name);
+  }
+  return operators;
+}
+
+constexpr std::pair<std::string_view, kl_dtype> kDtypes[] = {
+    {"bool", KL_BOOL},
+    {"uint8", KL_UINT8},
+    {"int8", KL_INT8},
+    {"int16", KL_INT16},
+    {"int32", KL_INT32},
+    {"int64", KL_INT64},
+    {"uint16", KL_UINT16},
+    {"uint32", KL_UINT32},
+    {"uint64", KL_UINT64},
+    {"float16", KL_FLOAT16},
+    {"bfloat16", KL_BFLOAT16},
+    {"float32", KL_FLOAT32},
+    {"float64", KL_FLOAT64},
+    {"complex32", KL_COMPLEX32},
+    {"complex64", KL_COMPLEX64},
+    {"complex128", KL_COMPLEX128},
+    {"float8_e4m3fn", KL_FLOAT8_E4M3FN},
+    {"float8_e5m2", KL_FLOAT8_E5M2},
+    {"float8_e4m3fnuz", KL_FLOAT8_E4M3FNUZ},
+    {"float8_e5m2fnuz", KL_FLOAT8_E5M2FNUZ},
+    {"float8_e8m0fnu", KL_FLOAT8_E8M0FNU},
+};
+static_assert(std::size(kDtypes) == KL_DTYPE_COUNT - 1);
+
+uint32_t parseMissingDtypes() {
+  const auto text = get(kSimDtypes);
+  if (!text || *text == "all") {
+    return 0;
+  }
+  std::string accepted = "all, or without= and dtypes, as in \"without=float64,complex128\"; the dtypes are";
+  for (const auto& [name, dtype] : kDtypes) {
+    accepted.append(" ").append(name);
+  }
+  constexpr std::string_view kWithout = "without=";
+  if (!text->starts_with(kWithout)) {
+    refuse(kSimDtypes, *text, accepted);
+  }
+  uint32_t missing = 0;
+  for (const auto part : split(std::string_view(*text).substr(kWithout.size()), ',')) {
+    const auto* found = std::find_if(
+        std::begin(kDtypes), std::end(kDtypes), [&](const auto& dtype) { return dtype.first == trim(part); });
+    if (found == std::end(kDtypes)) {
+      refuse(kSimDtypes, *text, accepted);
+    }
+    missing |= 1u << found->second;
+  }
+  return missing;
 }
 
 Env::Protect parseProtect() {
@@ -222,11 +366,20 @@ Env parse() {
   e.chip = parseChip();
   e.visible_devices = parseVisibleDevices();
   e.sim_devices = parseInt(kSimDevices, e.sim_devices, 0, kMaxDevices);
-  e.sim_memory = parseMemory();
+  e.sim_memory = parseBytes(
+      kSimMemory,
+      kMinMemory,
+      kMaxMemory,
+      "bytes from 2M to 4T, with K, M, G or T for powers of 1024, as in 512M or 1073741824");
   e.sim_threads = parseInt(kSimThreads, e.sim_threads, 0, kMaxThreads);
   e.sim_protect = parseProtect();
   e.sim_host_addressable = parseSwitch(kSimHostAddressable, e.sim_host_addressable);
   e.sim_poison = parseSwitch(kSimPoison, e.sim_poison);
+  e.sim_faults = parseSimFaults();
+  e.sim_operators = parseSimOperators();
+  e.sim_missing_dtypes = parseMissingDtypes();
+  e.sim_copy_speed = parseSpeed(kSimCopySpeed);
+  e.sim_link_speed = parseSpeed(kSimLinkSpeed);
   e.launch_blocking = parseSwitch(kLaunchBlocking, e.launch_blocking);
   if (const auto text = get(kFallback)) {
     e.fallback = parseFallbackPolicy(*text);
@@ -236,6 +389,21 @@ Env parse() {
 }
 
 } // namespace
+
+SimFault::Kind parseSimFaultKind(const std::string& text) {
+  const auto kind = simFaultKindNamed(text);
+  if (!kind) {
+    throw EnvError("\"" + text + "\" is not a kind of fault; accepted: launch, kernel, poison or hang");
+  }
+  return *kind;
+}
+
+bool SimOperators::has(std::string_view schema) const {
+  const std::string_view name = schema.substr(0, schema.find('.'));
+  const bool named =
+      std::any_of(names.begin(), names.end(), [&](const auto& each) { return each == schema || each == name; });
+  return named == only;
+}
 
 FallbackPolicy parseFallbackPolicy(const std::string& text) {
   FallbackPolicy policy;
@@ -352,6 +520,28 @@ const std::vector<EnvVariable>& envVariables() {
        "1",
        "Whether the simulated chip claims that host calls may dereference device memory."},
       {kSimPoison, "0 or 1", "0", "Fills fresh device memory with 0xCB, to expose reads of uninitialised memory."},
+      {kSimFault,
+       "faults such as launch:100, kernel:0, poison:3@1, hang:7 or hang:7:3, separated by commas",
+       "none",
+       "Faults that the simulated chip shows, each once: what happens, after how many operators, for a hang the "
+       "seconds "
+       "until it gives up, and on which device."},
+      {kSimOperators,
+       "all, or only= or without= and operators, such as without=aten::mm,aten::add.out",
+       "all",
+       "Operators that the simulated chip has kernels for."},
+      {kSimDtypes,
+       "all, or without= and dtypes, such as without=float64,complex128",
+       "all",
+       "Dtypes that the simulated chip's kernels take."},
+      {kSimCopySpeed,
+       "bytes a second from 1 to 4T with K, M, G or T, such as 100M",
+       "no limit",
+       "How fast the simulated chip copies between host and device."},
+      {kSimLinkSpeed,
+       "bytes a second from 1 to 4T with K, M, G or T, such as 100M",
+       "no limit",
+       "How fast simulated devices send to each other."},
   };
   return table;
 }

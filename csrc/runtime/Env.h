@@ -5,6 +5,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace kunlun {
@@ -32,6 +33,31 @@ struct FallbackPolicy {
   FallbackAction actionFor(const std::string& name, const std::string& overload) const;
 };
 
+// A fault that the simulated chip is to show, once.
+struct SimFault {
+  enum class Kind {
+    Launch, // the launch is refused
+    Kernel, // the operator fails on its stream
+    Poison, // the operator breaks the device, which stays unusable until it is reset
+    Hang    // the stream stops before the operator
+  };
+  Kind kind = Kind::Launch;
+  uint64_t after = 0;                 // operators that are launched unharmed before it
+  std::optional<int> device;          // none: the first device on which its turn comes
+  std::optional<int64_t> nanoseconds; // when a hang gives up; none: never
+};
+
+// Operators that the simulated chip has kernels for. Names as in FallbackPolicy.
+struct SimOperators {
+  bool only = false; // whether `names` are those it has, or those it lacks
+  std::vector<std::string> names;
+
+  bool all() const {
+    return !only && names.empty();
+  }
+  bool has(std::string_view schema) const; // "aten::add.out"
+};
+
 enum class LogLevel { Silent = 0, Warn = 1, Info = 2, Debug = 3 };
 
 struct Env {
@@ -45,6 +71,11 @@ struct Env {
   Protect sim_protect = Protect::Auto;
   bool sim_host_addressable = true;
   bool sim_poison = false;
+  std::vector<SimFault> sim_faults;
+  SimOperators sim_operators;
+  uint32_t sim_missing_dtypes = 0;        // one bit for each kl_dtype
+  std::optional<uint64_t> sim_copy_speed; // bytes a second between host and device
+  std::optional<uint64_t> sim_link_speed; // and between devices
   bool launch_blocking = false;
   FallbackPolicy fallback;
   LogLevel log_level = LogLevel::Warn;
@@ -70,6 +101,9 @@ struct EnvVariable {
   const char* meaning;
 };
 const std::vector<EnvVariable>& envVariables();
+
+// Kind named as in KUNLUN_SIM_FAULT, for a fault that is injected at run time. Throws EnvError.
+SimFault::Kind parseSimFaultKind(const std::string& text);
 
 // Grammar of KUNLUN_FALLBACK, for a policy that is set at run time. Throws EnvError.
 FallbackPolicy parseFallbackPolicy(const std::string& text);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "runtime/Env.h"
+#include "runtime/Interrupt.h"
 #include "runtime/chip/Loader.h"
 
 namespace kunlun {
@@ -44,6 +45,8 @@ const char* nameOf(int32_t code) {
       return "device fault";
     case KL_ERROR_LINALG:
       return "linear algebra error";
+    case KL_ERROR_INTERRUPTED:
+      return "interrupted wait";
     default:
       return "runtime error";
   }
@@ -66,6 +69,8 @@ void raise(const kl_error& error) {
       C10_THROW_ERROR(OutOfMemoryError, std::move(text));
     case KL_ERROR_LINALG:
       C10_THROW_ERROR(LinAlgError, std::move(text));
+    case KL_ERROR_INTERRUPTED:
+      raiseInterrupted();
     case KL_ERROR_DEVICE:
       text += ". The device stays unusable until torch.kunlun.reset_device(); memory contents are lost then.";
       throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, error.code, std::move(text));

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "aten/boxed/HostMemory.h"
 #include "runtime/Error.h"
 #include "runtime/Futex.h"
+#include "runtime/Interrupt.h"
 #include "runtime/Stream.h"
 #include "runtime/chip/Loader.h"
 #include "runtime/frame/Threads.h"
@@ -52,8 +54,19 @@ struct Call {
   std::atomic<uint32_t> state{Running};
 };
 
+// Between a caller and the chip's thread: whoever takes the call out of it decides what becomes of the call. A caller
+// who gives up before the chip's thread has come leaves the ticket to it.
+struct Ticket {
+  std::atomic<Call*> call{nullptr};
+};
+
 kl_result runCall(void* arg, const kl_error* error, kl_error*) {
-  auto* call = static_cast<Call*>(arg);
+  auto* ticket = static_cast<Ticket*>(arg);
+  auto* call = ticket->call.exchange(nullptr, std::memory_order_acq_rel);
+  if (call == nullptr) {
+    delete ticket;
+    return KL_SUCCESS;
+  }
   if (error != nullptr) {
     call->tainted = true;
     call->taint = *error;
@@ -86,7 +99,8 @@ kl_result runCall(void* arg, const kl_error* error, kl_error*) {
 // whole time slices when another process wants the core. Where spinning keeps
 // failing, because the chip's thread has no core of its own or the kernels are
 // long, it is left out for a while: it would only keep the core from that thread.
-void waitFor(Call& call) {
+// An interrupt ends the wait: at once and with false if the call has not begun, else when it is done.
+bool waitFor(Call& call, Ticket& ticket, bool& interrupted) {
   constexpr int kFailures = 4;
   constexpr int kPause = 64; // calls
   thread_local int failures = 0;
@@ -108,9 +122,20 @@ void waitFor(Call& call) {
   uint32_t running = Call::Running;
   if (!ready && call.state.compare_exchange_strong(running, Call::Sleeping, std::memory_order_acq_rel)) {
     while (!done()) {
-      futexWait(call.state, Call::Sleeping);
+      const auto now = std::chrono::steady_clock::now().time_since_epoch();
+      futexWaitUntil(
+          call.state,
+          Call::Sleeping,
+          std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() + kInterruptNanoseconds);
+      if (!interrupted && !done() && interruptPending()) {
+        interrupted = true;
+        if (ticket.call.exchange(nullptr, std::memory_order_acq_rel) != nullptr) {
+          return false;
+        }
+      }
     }
   }
+  return true;
 }
 
 } // namespace
@@ -129,8 +154,19 @@ void runOnChip(c10::Device device, const char* name, int64_t work, c10::function
   call.device = device.index();
   call.stream = currentStreamHandle(device.index());
   check(runtime.stream_sequence(call.stream, &call.sequence), "stream_sequence");
-  check(runtime.launch_host(call.stream, name, &runCall, &call), name);
-  waitFor(call);
+  thread_local std::unique_ptr<Ticket> spare_ticket; // of the thread's last call
+  auto ticket = spare_ticket != nullptr ? std::move(spare_ticket) : std::make_unique<Ticket>();
+  ticket->call.store(&call, std::memory_order_relaxed);
+  check(runtime.launch_host(call.stream, name, &runCall, ticket.get()), name);
+  bool interrupted = false;
+  if (!waitFor(call, *ticket, interrupted)) {
+    ticket.release(); // the chip's thread deletes it
+    raiseInterrupted();
+  }
+  spare_ticket = std::move(ticket);
+  if (interrupted) {
+    raiseInterrupted();
+  }
   for (const auto& warning : call.warnings.warnings) {
     c10::warn(warning);
   }

@@ -142,6 +142,7 @@ void completeTable(kl_runtime_table& table, const char* driver) {
       any = true;
     }
   }
+  any |= KUNLUN_FILL(set_interrupt_check, "way to interrupt a wait");
   if (any || table.last_error == nullptr) {
     driver_last_error = table.last_error;
     table.last_error = lastError;

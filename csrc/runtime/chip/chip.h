@@ -123,6 +123,13 @@ typedef struct kl_event_st* kl_event;
  */
 typedef kl_result (*kl_host_fn)(void* arg, const kl_error* error, kl_error* result);
 
+/*
+ * Whether the calling thread is to stop waiting (non-zero), because somebody
+ * pressed Ctrl-C. Called from within waits, several times a second at most, by
+ * the thread that waits and while it holds no lock.
+ */
+typedef int32_t (*kl_interrupt_check)(void);
+
 typedef struct kl_runtime_table {
   kl_table_header header;
 
@@ -168,6 +175,12 @@ typedef struct kl_runtime_table {
   kl_result (*ipc_get_handle)(void* ptr, char handle[64]);
   kl_result (*ipc_open_handle)(int32_t device, const char handle[64], void** out);
   kl_result (*ipc_close_handle)(void* ptr);
+
+  /* From now on, calls that wait for work ask `check` now and then, and give up
+   * with KL_ERROR_INTERRUPTED when it says so. The work itself goes on, except
+   * for a copy to or from pageable memory that has not begun: it is dropped.
+   * NULL: waits of this driver cannot be interrupted. */
+  kl_result (*set_interrupt_check)(kl_interrupt_check check);
 } kl_runtime_table;
 
 /* ---- operators -------------------------------------------------------- */

@@ -30,7 +30,8 @@ typedef enum kl_result {
   KL_ERROR_OUT_OF_MEMORY = 6,
   KL_ERROR_DEVICE = 7, /* the device is faulty or gone; poisons until reset */
   KL_ERROR_RUNTIME = 8,
-  KL_ERROR_LINALG = 9
+  KL_ERROR_LINALG = 9,
+  KL_ERROR_INTERRUPTED = 10 /* a wait was given up because the interrupt check said so */
 } kl_result;
 
 typedef struct kl_error {

@@ -17,17 +17,29 @@ struct Job {
   const void* src; // unused where the data lie behind the job
   uint64_t bytes;
   int32_t byte;
+  bool claimed; // the caller waits, and may give up
+  Link* link;   // on the way; NULL when it has no limit
 };
+
+// False when the copy is not to be made any more.
+bool arrive(const Job& job) {
+  Stream& stream = *Stream::current();
+  return (job.link == nullptr || job.link->pass(stream, job.bytes)) && (!job.claimed || stream.claim());
+}
 
 kl_result runCopy(void*, void* payload, kl_error*) {
   const auto* job = static_cast<const Job*>(payload);
-  std::memmove(job->dst, job->src, job->bytes);
+  if (arrive(*job)) {
+    std::memmove(job->dst, job->src, job->bytes);
+  }
   return KL_SUCCESS;
 }
 
 kl_result runInlineCopy(void*, void* payload, kl_error*) {
   const auto* job = static_cast<const Job*>(payload);
-  std::memcpy(job->dst, job + 1, job->bytes);
+  if (arrive(*job)) {
+    std::memcpy(job->dst, job + 1, job->bytes);
+  }
   return KL_SUCCESS;
 }
 
@@ -37,8 +49,9 @@ kl_result runFill(void*, void* payload, kl_error*) {
   return KL_SUCCESS;
 }
 
-void checkOnDevice(const char* role, const void* ptr, uint64_t bytes) {
-  if (deviceHolding(ptr, bytes) == nullptr) {
+Device& checkOnDevice(const char* role, const void* ptr, uint64_t bytes) {
+  Device* const holder = deviceHolding(ptr, bytes);
+  if (holder == nullptr) {
     raise(
         KL_ERROR_VALUE,
         -1,
@@ -47,6 +60,7 @@ void checkOnDevice(const char* role, const void* ptr, uint64_t bytes) {
         ptr,
         static_cast<unsigned long long>(bytes));
   }
+  return *holder;
 }
 
 void checkOnHost(const char* role, const void* ptr) {
@@ -64,6 +78,15 @@ void checkOnHost(const char* role, const void* ptr) {
   }
 }
 
+// What data from one device to another, or to or from the host (NULL), have to pass; NULL when nothing limits them.
+Link* linkBetween(Device* from, Device* to) {
+  if (from == to) {
+    return nullptr;
+  }
+  Link& link = from == nullptr ? to->hostLink() : to == nullptr ? from->hostLink() : from->peerLink();
+  return link.isLimited() ? &link : nullptr;
+}
+
 } // namespace
 
 kl_result copy(void* dst, const void* src, uint64_t bytes, int32_t kind, uint32_t flags, Stream& stream) {
@@ -79,18 +102,20 @@ kl_result copy(void* dst, const void* src, uint64_t bytes, int32_t kind, uint32_
   const char* name = kind == KL_COPY_HOST_TO_DEVICE ? "memcpy_host_to_device"
       : kind == KL_COPY_DEVICE_TO_HOST              ? "memcpy_device_to_host"
                                                     : "memcpy_device_to_device";
+  Device* to = nullptr;
+  Device* from = nullptr;
   if (kind == KL_COPY_DEVICE_TO_HOST) {
     checkOnHost("destination", dst);
   } else {
-    checkOnDevice("destination", dst, bytes);
+    to = &checkOnDevice("destination", dst, bytes);
   }
   if (kind == KL_COPY_HOST_TO_DEVICE) {
     checkOnHost("source", src);
   } else {
-    checkOnDevice("source", src, bytes);
+    from = &checkOnDevice("source", src, bytes);
   }
 
-  const Job job{dst, src, bytes, 0};
+  Job job{dst, src, bytes, 0, false, linkBetween(from, to)};
   if (kind == KL_COPY_DEVICE_TO_DEVICE || (flags & KL_COPY_ASYNC) != 0) {
     stream.work(name, runCopy, nullptr, &job, sizeof(job));
     return KL_SUCCESS;
@@ -100,7 +125,8 @@ kl_result copy(void* dst, const void* src, uint64_t bytes, int32_t kind, uint32_
     return KL_SUCCESS;
   }
   stream.refuseOwnThread(name);
-  stream.waitUntil(stream.work(name, runCopy, nullptr, &job, sizeof(job)));
+  job.claimed = true;
+  stream.waitForClaimed(stream.work(name, runCopy, nullptr, &job, sizeof(job)));
   return usable() ? stream.report() : refuseUnusable(name);
 }
 
@@ -112,7 +138,7 @@ kl_result fill(void* dst, int32_t byte, uint64_t bytes, Stream& stream) {
     return KL_SUCCESS;
   }
   checkOnDevice("destination", dst, bytes);
-  const Job job{dst, nullptr, bytes, byte};
+  const Job job{dst, nullptr, bytes, byte, false, nullptr};
   stream.work("memset", runFill, nullptr, &job, sizeof(job));
   return KL_SUCCESS;
 }

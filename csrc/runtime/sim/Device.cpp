@@ -20,8 +20,11 @@ constexpr uint64_t kMemoryUnit = uint64_t{2} << 20;
 constexpr uint64_t kMaxDefaultMemory = uint64_t{4} << 30;
 
 struct Started {
-  std::mutex lock; // guards the start of a device
+  std::mutex lock; // guards the start of a device, and the speeds
   std::array<std::atomic<Device*>, kMaxDevices> devices{};
+  // Of every device, also of those that start later. The environment's until they are set.
+  std::optional<uint64_t> copy_speed = env().sim_copy_speed;
+  std::optional<uint64_t> link_speed = env().sim_link_speed;
 };
 
 Started& started() {
@@ -97,7 +100,10 @@ void deviceProperties(int index, kl_device_properties* out) {
   out->minor = 0;
   out->multi_processor_count = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
   out->physical_id = physical;
-  out->capabilities = KL_CAP_EVENT_TIMING | KL_CAP_PEER_ACCESS | KL_CAP_FP64;
+  out->capabilities = KL_CAP_EVENT_TIMING | KL_CAP_PEER_ACCESS;
+  if ((env().sim_missing_dtypes & (1u << KL_FLOAT64)) == 0) {
+    out->capabilities |= KL_CAP_FP64;
+  }
   if (env().sim_host_addressable) {
     out->capabilities |= KL_CAP_HOST_ADDRESSABLE;
   }
@@ -119,7 +125,10 @@ Device& device(int index) {
   auto& slot = s.devices[static_cast<size_t>(index)];
   if (slot.load(std::memory_order_relaxed) == nullptr) {
     startProcess();
-    slot.store(new Device(index, deviceMemory()), std::memory_order_release);
+    auto* fresh = new Device(index, deviceMemory());
+    fresh->hostLink().setSpeed(s.copy_speed);
+    fresh->peerLink().setSpeed(s.link_speed);
+    slot.store(fresh, std::memory_order_release);
   }
   return *slot.load(std::memory_order_relaxed);
 }
@@ -132,6 +141,28 @@ Device* deviceHolding(const void* ptr, uint64_t bytes) {
     }
   }
   return nullptr;
+}
+
+void setCopySpeed(std::optional<uint64_t> bytes_a_second) {
+  Started& s = started();
+  std::lock_guard lock(s.lock);
+  s.copy_speed = bytes_a_second;
+  for (const auto& slot : s.devices) {
+    if (Device* device = slot.load(std::memory_order_relaxed)) {
+      device->hostLink().setSpeed(bytes_a_second);
+    }
+  }
+}
+
+void setLinkSpeed(std::optional<uint64_t> bytes_a_second) {
+  Started& s = started();
+  std::lock_guard lock(s.lock);
+  s.link_speed = bytes_a_second;
+  for (const auto& slot : s.devices) {
+    if (Device* device = slot.load(std::memory_order_relaxed)) {
+      device->peerLink().setSpeed(bytes_a_second);
+    }
+  }
 }
 
 Device::Device(int index, uint64_t bytes) : index_(index), arena_(new Arena(index, bytes)) {}

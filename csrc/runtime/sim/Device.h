@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/sim/Arena.h"
+#include "runtime/sim/Faults.h"
 #include "runtime/sim/Status.h"
 
 namespace kunlun::sim {
@@ -23,6 +24,14 @@ class Device {
   }
   Arena& arena() {
     return *arena_;
+  }
+
+  // Between the host and the device, and from the device to others.
+  Link& hostLink() {
+    return host_link_;
+  }
+  Link& peerLink() {
+    return peer_link_;
   }
 
   std::shared_ptr<Stream> createStream();
@@ -47,6 +56,8 @@ class Device {
 
   const int index_;
   Arena* const arena_; // lives for ever
+  Link host_link_;
+  Link peer_link_;
 
   mutable std::mutex lock_; // guards everything below
   std::vector<std::shared_ptr<Stream>> streams_;

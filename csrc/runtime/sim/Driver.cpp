@@ -6,6 +6,7 @@
 #include "runtime/sim/Copy.h"
 #include "runtime/sim/Device.h"
 #include "runtime/sim/Event.h"
+#include "runtime/sim/Faults.h"
 #include "runtime/sim/HostMemory.h"
 #include "runtime/sim/Protect.h"
 #include "runtime/sim/Sim.h"
@@ -19,7 +20,7 @@
 namespace kunlun::sim {
 namespace {
 
-std::atomic<const kl_operators_table*> operators_table{nullptr};
+std::atomic<OperatorsFn> operators{nullptr};
 
 void require(const void* pointer, const char* what) {
   if (pointer == nullptr) [[unlikely]] {
@@ -313,6 +314,11 @@ kl_result launchHost(kl_stream handle, const char* name, kl_host_fn fn, void* ar
   });
 }
 
+kl_result setInterruptCheckEntry(kl_interrupt_check check) {
+  setInterruptCheck(check);
+  return KL_SUCCESS;
+}
+
 constexpr kl_runtime_table kRuntime = {
     .header = {sizeof(kl_runtime_table), KL_RUNTIME_ABI_MAJOR, KL_RUNTIME_ABI_MINOR},
     .driver_info = driverInfo,
@@ -345,16 +351,29 @@ constexpr kl_runtime_table kRuntime = {
     .ipc_get_handle = nullptr,
     .ipc_open_handle = nullptr,
     .ipc_close_handle = nullptr,
+    .set_interrupt_check = setInterruptCheckEntry,
 };
 
 } // namespace
 
 kl_chip chip() {
-  return {&kRuntime, operators_table.load(std::memory_order_acquire), nullptr};
+  const OperatorsFn table = operators.load(std::memory_order_acquire);
+  return {&kRuntime, table == nullptr ? nullptr : table(), nullptr};
 }
 
-void setOperators(const kl_operators_table* table) {
-  operators_table.store(table, std::memory_order_release);
+void setOperators(OperatorsFn table) {
+  operators.store(table, std::memory_order_release);
+}
+
+kl_result passLink(int source, uint64_t bytes) {
+  return entry("pass_link", [&] {
+    Stream* const stream = Stream::current();
+    if (stream == nullptr) {
+      raise(KL_ERROR_RUNTIME, source, "only the thread of a stream can wait for a link");
+    }
+    device(source).peerLink().pass(*stream, bytes);
+    return KL_SUCCESS;
+  });
 }
 
 kl_result enqueue(kl_stream handle, const char* name, WorkFn run, void* context, const void* payload, size_t bytes) {
@@ -362,6 +381,9 @@ kl_result enqueue(kl_stream handle, const char* name, WorkFn run, void* context,
     Stream& stream = streamOf(handle);
     if (const kl_result failure = stream.report(); failure != KL_SUCCESS) [[unlikely]] {
       return failure;
+    }
+    if (faultsPending() && showFault(stream, name)) [[unlikely]] {
+      return KL_SUCCESS;
     }
     stream.work(name, run, context, payload, bytes);
     return KL_SUCCESS;

@@ -1,17 +1,11 @@
 // Recording, waiting for and timing of events.
 #include "runtime/sim/Event.h"
 
-#include <chrono>
-
 #include "runtime/sim/Device.h"
+#include "runtime/sim/Interrupt.h"
 #include "runtime/sim/Stream.h"
 
 namespace kunlun::sim {
-
-int64_t clockNanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 void Event::record(Stream& stream) {
   if (stream.device().index() != device_) {
@@ -47,7 +41,7 @@ kl_result Event::synchronize() const {
   }
   if (!record->isDone()) {
     record->stream->refuseOwnThread("event_synchronize");
-    record->done.waitFor(1);
+    waitInterruptibly(record->done, 1);
   }
   return record->fault == nullptr ? KL_SUCCESS : record->stream->report(record->fault.get());
 }

@@ -53,6 +53,4 @@ class Event {
   std::shared_ptr<EventRecord> record_;
 };
 
-int64_t clockNanoseconds();
-
 } // namespace kunlun::sim

@@ -7,6 +7,7 @@
 #include <ctime>
 
 #include "runtime/sim/Device.h"
+#include "runtime/sim/Faults.h"
 #include "runtime/sim/Progress.h"
 #include "runtime/sim/Protect.h"
 #include "runtime/sim/Sim.h"
@@ -26,6 +27,7 @@ void inChild() {
 void start() {
   startProtection();
   Progress::start();
+  startFaults();
   if (pthread_atfork(nullptr, nullptr, inChild) != 0 || std::atexit(shutdown) != 0) {
     raise(KL_ERROR_RUNTIME, -1, "cannot register the handlers of the simulated chip for fork and exit");
   }

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -27,11 +28,6 @@ void pause() {
 #endif
 }
 
-int64_t nanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 // On a single core nobody else can make progress while we spin.
 int64_t spinBudget() {
   static const int64_t budget = std::thread::hardware_concurrency() == 1 ? 0 : Progress::kSpinNanoseconds;
@@ -45,6 +41,11 @@ void barrierOnAllThreads() {
 
 } // namespace
 
+int64_t steadyNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 void Progress::start() {
 #if defined(__SANITIZE_THREAD__)
   // The sanitizer does not know the barrier; it checks the symmetric protocol.
@@ -55,18 +56,18 @@ void Progress::start() {
 #endif
 }
 
-bool Progress::waitSlowly(uint64_t target, const std::atomic<bool>* cancelled) {
+Progress::Waited Progress::waitSlowly(uint64_t target, const std::atomic<bool>* cancelled, int64_t deadline) {
   auto isCancelled = [&] { return cancelled != nullptr && cancelled->load(std::memory_order_seq_cst); };
   // A pause takes 10 to 60 ns depending on the machine, so the spin is bounded by the clock and not by a count.
-  const int64_t deadline = nanoseconds() + spinBudget();
+  const int64_t spin_until = std::min(deadline, steadyNanoseconds() + spinBudget());
   do {
     for (int i = 0; i < 8; ++i) {
       if (get() >= target) {
-        return true;
+        return Waited::Reached;
       }
       pause();
     }
-  } while (!isCancelled() && nanoseconds() < deadline);
+  } while (!isCancelled() && steadyNanoseconds() < spin_until);
 
   for (;;) {
     // The epoch is read before the target is registered: a wake-up that clears the registration changes the epoch.
@@ -78,12 +79,18 @@ bool Progress::waitSlowly(uint64_t target, const std::atomic<bool>* cancelled) {
       barrierOnAllThreads();
     }
     if (value_.load(std::memory_order_seq_cst) >= target) {
-      return true;
+      return Waited::Reached;
     }
     if (isCancelled()) {
-      return false;
+      return Waited::Cancelled;
     }
-    futexWait(epoch_, epoch);
+    if (deadline == kNever) {
+      futexWait(epoch_, epoch);
+    } else if (steadyNanoseconds() >= deadline) {
+      return Waited::TimedOut; // the registration stays: it costs one wake-up of nobody
+    } else {
+      futexWaitUntil(epoch_, epoch, deadline);
+    }
   }
 }
 

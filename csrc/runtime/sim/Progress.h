@@ -36,15 +36,18 @@ class Progress {
   // Asks the kernel for membarrier. Called once, before there is anybody to wait.
   static void start();
 
+  enum class Waited : uint8_t { Reached, Cancelled, TimedOut };
+  static constexpr int64_t kNever = INT64_MAX;
+
   void waitFor(uint64_t target) {
     if (get() < target) {
-      waitSlowly(target, nullptr);
+      waitSlowly(target, nullptr, kNever);
     }
   }
 
-  // Gives up, returning false, once `cancelled` is set and poke() was called.
-  bool waitFor(uint64_t target, const std::atomic<bool>& cancelled) {
-    return get() >= target || waitSlowly(target, &cancelled);
+  // Gives up once `cancelled` is set and poke() was called, or when the steady clock reaches `deadline` nanoseconds.
+  Waited waitFor(uint64_t target, const std::atomic<bool>* cancelled, int64_t deadline = kNever) {
+    return get() >= target ? Waited::Reached : waitSlowly(target, cancelled, deadline);
   }
 
   // Makes every waiter look at its `cancelled` again.
@@ -56,12 +59,15 @@ class Progress {
   // Whether sleepers bring the barrier. Written before the first thread starts.
   static inline std::atomic<bool> asymmetric{false};
 
-  bool waitSlowly(uint64_t target, const std::atomic<bool>* cancelled);
+  Waited waitSlowly(uint64_t target, const std::atomic<bool>* cancelled, int64_t deadline);
   void wake();
 
   std::atomic<uint64_t> value_{0};
   std::atomic<uint64_t> wake_at_{UINT64_MAX}; // lowest target of a sleeper
   std::atomic<uint32_t> epoch_{0};            // the futex word: grows with each wake-up
 };
+
+// Of the clock that deadlines are given in.
+int64_t steadyNanoseconds();
 
 } // namespace kunlun::sim

@@ -41,11 +41,14 @@ class Access {
       held_ = true;
     }
   }
-  void leave() {
+  // Returns whether there was anything to leave.
+  bool leave() {
     if (held_) [[unlikely]] {
       held_ = false;
       detail::leavePages();
+      return true;
     }
+    return false;
   }
 
  private:

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <new>
 
+#include "runtime/sim/Interrupt.h"
+
 namespace kunlun::sim {
 
 // The ring is not touched here, so its pages cost nothing until they are used.
@@ -47,12 +49,12 @@ void Queue::publish(Record* record) {
 
 void Queue::waitForRoom() {
   const uint64_t published = published_.get();
-  freed_.waitFor(published > kCapacity / 2 ? published - kCapacity / 2 : 0);
+  waitInterruptibly(freed_, published > kCapacity / 2 ? published - kCapacity / 2 : 0);
 }
 
 Queue::Record* Queue::front(const std::atomic<bool>& cancelled) {
   for (;;) {
-    if (!sees(head_) && !published_.waitFor(head_ + 1, cancelled)) {
+    if (!sees(head_) && published_.waitFor(head_ + 1, &cancelled) != Progress::Waited::Reached) {
       return nullptr;
     }
     Record* record = at(head_);

@@ -44,7 +44,8 @@ class Queue {
   // Producer side, under the stream's lock. NULL when there is no room at present.
   Record* reserve(size_t payload_bytes);
   void publish(Record* record);
-  // Without the lock: waits until half of the ring is free, which is room for any record and its filler.
+  // Without the lock: waits until half of the ring is free, which is room for any record and its filler. May be
+  // interrupted, which raises.
   void waitForRoom();
 
   // Consumer side. Waits for a record; NULL when `cancelled` was set, poke() was called and nothing is left.

@@ -1,6 +1,7 @@
 // The callers' side of a stream: enqueueing, waiting, reports of failures, reset and end.
 #include "runtime/sim/Stream.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -202,18 +203,18 @@ void Stream::beginReset(const Fault& why) {
   interrupted_.store(true, std::memory_order_seq_cst);
   std::lock_guard lock(wait_lock_);
   if (awaited_ != nullptr) {
-    awaited_->done.poke();
+    awaited_->poke();
   }
 }
 
 void Stream::endReset() {
-  waitUntil(enqueued());
+  completed_.waitFor(enqueued());
   interrupted_.store(false, std::memory_order_seq_cst);
 }
 
 void Stream::destroy() {
   refuseOwnThread("stream_destroy");
-  waitUntil(enqueued());
+  completed_.waitFor(enqueued());
   std::lock_guard lock(producer_);
   stopping_.store(true, std::memory_order_seq_cst);
   if (started_) {
@@ -229,7 +230,7 @@ void Stream::stop() {
   queue_.poke();
   std::lock_guard lock(wait_lock_);
   if (awaited_ != nullptr) {
-    awaited_->done.poke();
+    awaited_->poke();
   }
 }
 
@@ -345,9 +346,11 @@ void Stream::runWork(Queue::Record& record) {
     return;
   }
   access_.enter();
+  running_ = record.sequence;
   kl_error error;
   const kl_result code = guarded([&] { return record.run(record.context, record.payload(), &error); }, error);
-  if (code != KL_SUCCESS) [[unlikely]] {
+  // A reset while it ran has dropped it, and its failure too.
+  if (code != KL_SUCCESS && faultFor(record.sequence) == nullptr) [[unlikely]] {
     complete(error, code, device_.index(), record.sequence, record.name);
     fail(error);
   }
@@ -363,7 +366,7 @@ void Stream::runHost(Queue::Record& record) {
   access_.enter();
   kl_error error;
   const kl_result code = guarded([&] { return call.fn(call.arg, fault.get(), &error); }, error);
-  if (code != KL_SUCCESS && fault == nullptr) {
+  if (code != KL_SUCCESS && faultFor(record.sequence) == nullptr) {
     complete(error, code, device_.index(), record.sequence, call.name);
     fail(error);
   }
@@ -374,7 +377,7 @@ void Stream::completeRecord(Queue::Record& record) {
   access_.leave();
   held->fault = faultFor(record.sequence);
   if (held->timing) {
-    held->nanoseconds = clockNanoseconds();
+    held->nanoseconds = steadyNanoseconds();
   }
   held->done.advance(1);
   held.~shared_ptr();
@@ -383,20 +386,55 @@ void Stream::completeRecord(Queue::Record& record) {
 void Stream::awaitRecord(Queue::Record& record) {
   auto& held = *static_cast<std::shared_ptr<EventRecord>*>(record.payload());
   // A wait is kept even behind a failure: what comes after the report relies on it.
-  access_.leave();
+  const auto waited = pause(held->done, 1, Progress::kNever);
+  if (waited == Progress::Waited::Reached && held->fault != nullptr && faultFor(record.sequence) == nullptr) {
+    taint(held->fault);
+  }
+  held.~shared_ptr();
+}
+
+Progress::Waited Stream::pause(Progress& progress, uint64_t target, int64_t deadline) {
+  const bool had_access = access_.leave();
   {
     std::lock_guard lock(wait_lock_);
-    awaited_ = held.get();
+    awaited_ = &progress;
   }
-  const bool done = held->done.waitFor(1, interrupted_);
+  const auto waited = progress.waitFor(target, &interrupted_, deadline);
   {
     std::lock_guard lock(wait_lock_);
     awaited_ = nullptr;
   }
-  if (done && held->fault != nullptr && faultFor(record.sequence) == nullptr) {
-    taint(held->fault);
+  if (had_access) {
+    access_.enter();
   }
-  held.~shared_ptr();
+  return waited;
+}
+
+bool Stream::claim() {
+  std::lock_guard lock(claim_lock_);
+  claimed_ = running_;
+  const bool wanted = std::find(abandoned_.begin(), abandoned_.end(), running_) == abandoned_.end();
+  // Items that were skipped behind a failure never asked.
+  std::erase_if(abandoned_, [&](uint64_t sequence) { return sequence <= running_; });
+  return wanted;
+}
+
+void Stream::waitForClaimed(uint64_t sequence) {
+  if (waitUnlessInterrupted(completed_, sequence)) {
+    return;
+  }
+  {
+    std::lock_guard lock(claim_lock_);
+    if (claimed_ < sequence) {
+      abandoned_.push_back(sequence);
+      raise(
+          KL_ERROR_INTERRUPTED,
+          device_.index(),
+          "the wait for a copy was interrupted before the copy had begun; it is dropped");
+    }
+  }
+  completed_.waitFor(sequence); // it is at it
+  raise(KL_ERROR_INTERRUPTED, device_.index(), "the wait for a copy was interrupted; the copy was made");
 }
 
 Fault Stream::faultFor(uint64_t sequence) {

@@ -9,8 +9,10 @@
 #include <ctime>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "runtime/sim/Event.h"
+#include "runtime/sim/Interrupt.h"
 #include "runtime/sim/Protect.h"
 #include "runtime/sim/Queue.h"
 #include "runtime/sim/Status.h"
@@ -52,9 +54,13 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool isIdle() const {
     return completed_.get() >= enqueued();
   }
+  // May be interrupted, which raises.
   void waitUntil(uint64_t sequence) {
-    completed_.waitFor(sequence);
+    waitInterruptibly(completed_, sequence);
   }
+  // The same for work that begins with claim(), which uses the caller's memory: when the wait is interrupted before the
+  // work has begun, it never will.
+  void waitForClaimed(uint64_t sequence);
   // Raises when called on the stream's own thread, which would wait for itself.
   void refuseOwnThread(const char* call) const;
 
@@ -81,6 +87,14 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   // The stream whose thread is calling.
   static Stream* current();
+
+  // ---- work, on the stream's thread
+
+  // Stops the stream until `progress` has reached `target` or the deadline (as in Progress::waitFor) has come, holding
+  // no lock and no core. Cancelled when the device is reset or the process exits.
+  Progress::Waited pause(Progress& progress, uint64_t target, int64_t deadline);
+  // Whether the running item may go on: its caller still waits for it.
+  bool claim();
 
  private:
   enum : uint32_t {
@@ -127,7 +141,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<bool> stopping_{false};    // what is still enqueued is dropped, host calls too
   std::atomic<bool> interrupted_{false}; // waits for events are given up
   std::mutex wait_lock_;                 // guards awaited_
-  EventRecord* awaited_ = nullptr;       // what the thread waits for now
+  Progress* awaited_ = nullptr;          // what the thread waits for now
+
+  uint64_t running_ = 0;            // the thread's own: the item it is at
+  std::mutex claim_lock_;           // guards the two below
+  uint64_t claimed_ = 0;            // last item that called claim()
+  std::vector<uint64_t> abandoned_; // items whose callers have gone
 };
 
 } // namespace kunlun::sim

@@ -302,6 +302,7 @@ constexpr kl_runtime_table kRuntime = {
     .ipc_get_handle = nullptr,
     .ipc_open_handle = nullptr,
     .ipc_close_handle = nullptr,
+    .set_interrupt_check = nullptr, // the vendor's waits cannot be given up
 };
 
 } // namespace

@@ -8,6 +8,7 @@
 
 #include <c10/core/InferenceMode.h>
 
+#include "runtime/Env.h"
 #include "runtime/frame/CpuCall.h"
 #include "runtime/frame/Threads.h"
 #include "runtime/sim/Sim.h"
@@ -91,19 +92,28 @@ const Entry* find(const char* schema) {
 
 kl_result lookup(const char* schema, kl_operator* out) {
   const auto* entry = find(schema);
-  if (entry == nullptr) {
+  if (entry == nullptr || !env().sim_operators.has(schema)) {
     return KL_ERROR_NOT_IMPLEMENTED;
   }
   *out = {&launchFrame, const_cast<Entry*>(entry)};
   return KL_SUCCESS;
 }
 
-constexpr kl_operators_table kTable{
-    {sizeof(kl_operators_table), KL_OPERATORS_ABI_MAJOR, KL_OPERATORS_ABI_MINOR},
-    &lookup,
-    /*supports=*/nullptr};
+// Only in the table where some are missing: whoever launches asks for each call.
+int32_t supports(const char*, const int32_t* dtypes, uint32_t count) {
+  const uint32_t missing = env().sim_missing_dtypes;
+  return std::none_of(dtypes, dtypes + count, [&](int32_t dtype) { return (missing >> dtype & 1u) != 0; }) ? 1 : 0;
+}
 
-[[maybe_unused]] const bool registered = (setOperators(&kTable), true);
+constexpr kl_table_header kHeader{sizeof(kl_operators_table), KL_OPERATORS_ABI_MAJOR, KL_OPERATORS_ABI_MINOR};
+constexpr kl_operators_table kAllDtypes{kHeader, &lookup, nullptr};
+constexpr kl_operators_table kSomeDtypes{kHeader, &lookup, &supports};
+
+const kl_operators_table* table() {
+  return env().sim_missing_dtypes == 0 ? &kAllDtypes : &kSomeDtypes;
+}
+
+[[maybe_unused]] const bool registered = (setOperators(&table), true);
 
 } // namespace
 

@@ -41,6 +41,23 @@ int attempt() {
         e.sim_poison,
         e.launch_blocking,
         static_cast<int>(e.log_level));
+    std::printf("faults=");
+    for (const auto& fault : e.sim_faults) {
+      std::printf(
+          "%d:%llu:%lld@%d,",
+          static_cast<int>(fault.kind),
+          static_cast<unsigned long long>(fault.after),
+          static_cast<long long>(fault.nanoseconds.value_or(-1)),
+          fault.device.value_or(-1));
+    }
+    std::printf(
+        "\noperators=add.out:%d add.Tensor:%d mm.out:%d\ndtypes=%x\ncopy=%llu\nlink=%llu\n",
+        e.sim_operators.has("aten::add.out"),
+        e.sim_operators.has("aten::add.Tensor"),
+        e.sim_operators.has("aten::mm.out"),
+        e.sim_missing_dtypes,
+        static_cast<unsigned long long>(e.sim_copy_speed.value_or(0)),
+        static_cast<unsigned long long>(e.sim_link_speed.value_or(0)));
     std::printf(
         "fallback=%s add.Tensor=%s add.out=%s nonzero=%s\n",
         word(e.fallback.general),
