@@ -53,6 +53,7 @@ class Chain:
         self.seed = seed
         self.log: list[str] = []
         self.pairs: list[Pair] = []
+        self.negates = False  # whether any tensor has a pending negation
         self.roots: list[Pair] = []  # keep every storage alive, so that all are compared at the end
         for _ in range(self.random.randint(1, 3)):
             self.add_root()
@@ -114,6 +115,7 @@ class Chain:
                 made = known
         if made.cpu is want and made not in self.pairs:
             self.pairs.append(made)
+        self.negates |= want.is_neg()
         self.log[-1] += f" -> t{self.index(made)} {made.describe()}"
         self.check_form(made)
         return made
@@ -161,14 +163,16 @@ class Chain:
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether one sees the same. NaN equals NaN; a pending negation of zero may end as -0.0 or 0.0, depending on how
-    the copy that resolves it goes through the memory. The bytes of the storages are compared apart from this."""
+    """Whether one sees the same. NaN equals NaN; a pending negation of zero may end as -0.0 or 0.0, depending on the
+    order in which the copy that resolves it goes through the memory."""
     a, b = a.resolve_conj().resolve_neg(), b.resolve_conj().resolve_neg()
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def storage_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+def storage_as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The whole storage of `tensor`."""
+    storage = tensor.untyped_storage()
+    return torch.empty(0, dtype=dtype, device=tensor.device).set_(storage, 0, (storage.nbytes() // dtype.itemsize,))
 
 
 # ---- steps ----
@@ -189,7 +193,7 @@ def view(chain: Chain, pair: Pair) -> None:
     strides = [r.choice([0, 1, 2, 3]) for _ in free]
     offset = r.randint(0, 4)
     # Bytes other than 0 and 1 in a bool have no promised value.
-    dtype = r.choice([d for d in DTYPES if d is not torch.bool or t.dtype is torch.bool])
+    dtype = r.choice([d for d in DTYPES if d is not torch.bool]) if t.dtype is not torch.bool else torch.bool
     half = [size // 2, size - size // 2]
     choices = {
         f"slice({dim}, {start}:{end}:{step})": lambda x, _: x[(slice(None),) * dim + (slice(start, end, step),)],
@@ -292,7 +296,7 @@ def copy(chain: Chain, pair: Pair) -> None:
         return
     way = r.choice(["device", "other device", "host", "pinned host", "clone", "host and back", "dtype"])
     if way in ("clone", "host and back", "dtype"):
-        dtype = r.choice(DTYPES)
+        dtype = r.choice(DTYPES) if not pair.cpu.is_neg() else pair.cpu.dtype
         form = r.choice([torch.preserve_format, torch.contiguous_format])
         call = {
             "clone": lambda x, _: x.clone(memory_format=form),
@@ -304,6 +308,9 @@ def copy(chain: Chain, pair: Pair) -> None:
             chain.roots.append(made)
         return
     source = chain.pick() if r.random() < 0.5 else chain.fresh(pair.cpu.shape)
+    if pair.cpu.is_neg() or source.cpu.is_neg():
+        # The CPU's kernel forgets the negation in some conversions, such as float16 to float32; kunlun does not.
+        source = chain.fresh(pair.cpu.shape, pair.cpu.dtype)
     values = Pair(source.cpu.clone(), source.kunlun.clone())  # what overlaps with the target has no promised order
 
     def call(x: torch.Tensor, side: str) -> torch.Tensor:
@@ -325,7 +332,8 @@ def move_storage(chain: Chain, pair: Pair) -> None:
     r = chain.random
     sizes = [r.randint(0, 4) for _ in range(r.randint(0, 3))]
     source = chain.pick()
-    if source.kunlun.device != pair.kunlun.device:
+    same_kind = (source.cpu.dtype is torch.bool) == (pair.cpu.dtype is torch.bool)
+    if source.kunlun.device != pair.kunlun.device or not same_kind:
         source = pair
     way = r.choice(["resize_", "set_ tensor", "set_ storage", "set_ empty", "resize_as_"])
 

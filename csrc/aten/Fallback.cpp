@@ -59,17 +59,29 @@ std::string chipName(c10::Device device) {
   return std::string(deviceProperties(device.index()).name) + " (driver " + info.name + ")";
 }
 
-// torch's copying fallback copies strided tensors only.
-void refuseSparse(const std::string& op, c10::Device device, at::ArrayRef<c10::IValue> arguments) {
+const char* kindOf(const at::Tensor& tensor) {
+  return tensor.is_nested()              ? "nested"
+      : tensor.is_quantized()            ? "quantised"
+      : tensor.layout() != c10::kStrided ? "sparse"
+                                         : nullptr;
+}
+
+// torch's copying fallback copies plain strided tensors only.
+void refuseSpecial(const std::string& op, c10::Device device, at::ArrayRef<c10::IValue> arguments) {
   for (const auto& argument : arguments) {
-    if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().layout() != c10::kStrided) {
+    const char* kind = argument.isTensor() && argument.toTensor().defined() ? kindOf(argument.toTensor()) : nullptr;
+    if (kind != nullptr) {
       throwUnsupportedOperator(
           c10::str(
               "The operator '",
               op,
-              "' has no kernel for sparse tensors on ",
+              "' has no kernel for ",
+              kind,
+              " tensors on ",
               chipName(device),
-              ", and sparse tensors cannot be computed on copies. Use strided tensors, or move these to the CPU."));
+              ", and ",
+              kind,
+              " tensors cannot be computed on copies. Use strided tensors, or move these to the CPU."));
     }
   }
 }
@@ -142,7 +154,7 @@ void copyingFallback(
   for (const auto& argument : torch::jit::last(*stack, op.schema().arguments().size())) {
     describe(arguments, argument);
   }
-  refuseSparse(name, device, torch::jit::last(*stack, op.schema().arguments().size()));
+  refuseSpecial(name, device, torch::jit::last(*stack, op.schema().arguments().size()));
   permitFallback(name, device, arguments.str());
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
 }

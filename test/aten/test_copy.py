@@ -269,3 +269,15 @@ def test_filling_from_a_tensor_is_a_copy_and_refuses_elements_that_share_memory(
     for device in ("cpu", DEVICE):
         with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers to a single"):
             torch.ones(1, device=device).expand(5).fill_(torch.tensor(2, device=device))
+
+
+@pytest.mark.parametrize("start", ["cpu", DEVICE, "kunlun:1"])
+@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+def test_a_pending_negation_survives_a_conversion(start, shape):
+    """torch's CPU kernel forgets it, so the expectation is spelt out."""
+    ones = torch.ones(shape, dtype=torch.float16, device=start)
+    target = torch.zeros(shape, device=DEVICE)
+    target.copy_(torch._neg_view(ones))
+    assert (target == -1).all()
+    torch._neg_view(target).copy_(ones + 1)
+    assert (target == -2).all()

@@ -21,6 +21,8 @@ BOXED_KEYS = {
     "PrivateUse1": DispatchKey.CPU,
     "SparsePrivateUse1": DispatchKey.SparseCPU,
     "SparseCsrPrivateUse1": DispatchKey.SparseCsrCPU,
+    "QuantizedPrivateUse1": DispatchKey.QuantizedCPU,
+    "NestedTensorPrivateUse1": DispatchKey.NestedTensorCPU,
 }
 
 

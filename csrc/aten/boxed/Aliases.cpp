@@ -60,7 +60,9 @@ at::Tensor Aliases::hostTensor(const at::Tensor& tensor, const char* op) {
   at::Tensor host;
   switch (tensor.layout()) {
     case c10::kStrided:
-      host = hostStrided(tensor);
+      host = tensor.is_nested()   ? hostNested(tensor)
+          : tensor.is_quantized() ? hostQuantized(tensor, op)
+                                  : hostStrided(tensor);
       break;
     case c10::kSparse:
       host = hostSparse(tensor, op);
@@ -82,31 +84,31 @@ at::Tensor Aliases::hostTensor(const at::Tensor& tensor, const char* op) {
   return host;
 }
 
-at::Tensor Aliases::hostStrided(const at::Tensor& tensor) {
-  const auto& storage = tensor.storage();
-  c10::Storage host;
+c10::Storage Aliases::hostStorage(const c10::Storage& storage) {
   for (const auto& pair : storages_) {
     if (pair.device.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) {
-      host = pair.host;
+      return pair.host;
     }
   }
-  if (!host) {
-    void* data = const_cast<void*>(storage.data());
-    host = c10::Storage(
-        c10::make_intrusive<c10::StorageImpl>(
-            c10::StorageImpl::use_byte_size_t(),
-            static_cast<int64_t>(storage.nbytes()),
-            c10::DataPtr(data, c10::Device(c10::DeviceType::CPU)),
-            hostAllocator(),
-            /*resizable=*/true));
-    storages_.push_back({storage, host, data});
-  }
+  void* data = const_cast<void*>(storage.data());
+  c10::Storage host(
+      c10::make_intrusive<c10::StorageImpl>(
+          c10::StorageImpl::use_byte_size_t(),
+          static_cast<int64_t>(storage.nbytes()),
+          c10::DataPtr(data, c10::Device(c10::DeviceType::CPU)),
+          hostAllocator(),
+          /*resizable=*/true));
+  storages_.push_back({storage, host, data});
+  return host;
+}
+
+at::Tensor Aliases::hostStrided(const at::Tensor& tensor) {
   const auto* from = tensor.unsafeGetTensorImpl();
   auto keys = c10::DispatchKeySet(c10::DispatchKey::CPU);
   if (from->key_set().has(c10::DispatchKey::ZeroTensor)) {
     keys = keys.add(c10::DispatchKey::ZeroTensor);
   }
-  auto alias = at::detail::make_tensor<c10::TensorImpl>(std::move(host), keys, tensor.dtype());
+  auto alias = at::detail::make_tensor<c10::TensorImpl>(hostStorage(tensor.storage()), keys, tensor.dtype());
   auto* to = alias.unsafeGetTensorImpl();
   to->set_storage_offset(from->storage_offset());
   to->set_sizes_and_strides(from->sizes(), from->strides());
@@ -140,7 +142,12 @@ void Aliases::writeBack() {
   // By index: carrying over a sparse tensor's members may add pairs.
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const auto pair = tensors_[i];
-    if (pair.device.layout() == c10::kStrided) {
+    if (pair.device.is_nested()) {
+      continue; // its sizes never change
+    }
+    if (pair.device.is_quantized()) {
+      writeBackQuantized(pair.device, pair.host);
+    } else if (pair.device.layout() == c10::kStrided) {
       writeBackStrided(pair.device, pair.host);
     } else if (pair.device.layout() == c10::kSparse) {
       writeBackSparse(pair.device, pair.host);
@@ -183,7 +190,11 @@ at::Tensor Aliases::deviceTensor(const at::Tensor& host) {
     }
   }
   at::Tensor device;
-  if (host.layout() == c10::kStrided) {
+  if (host.is_nested()) {
+    device = deviceNested(host);
+  } else if (host.is_quantized()) {
+    device = deviceQuantized(host);
+  } else if (host.layout() == c10::kStrided) {
     device = deviceStrided(host);
   } else if (host.layout() == c10::kSparse) {
     device = deviceSparse(host);

@@ -11,6 +11,11 @@
 
 namespace kunlun::aten {
 
+// Strided memory and nothing else: what can be described by pointer, sizes and strides.
+inline bool isPlain(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided && !tensor.is_quantized() && !tensor.is_nested();
+}
+
 // Arguments go to the host side before the call, results come back after it.
 //
 // One alias storage stands for each distinct device storage, so that overlap
@@ -32,14 +37,21 @@ class Aliases {
   at::Tensor hostStrided(const at::Tensor& tensor);
   at::Tensor hostSparse(const at::Tensor& tensor, const char* op);
   at::Tensor hostSparseCompressed(const at::Tensor& tensor, const char* op);
+  at::Tensor hostQuantized(const at::Tensor& tensor, const char* op);
+  at::Tensor hostNested(const at::Tensor& tensor);
+  c10::Storage hostStorage(const c10::Storage& device);
   void writeBackStrided(const at::Tensor& device, const at::Tensor& host);
   void writeBackSparse(const at::Tensor& device, const at::Tensor& host);
   void writeBackSparseCompressed(const at::Tensor& device, const at::Tensor& host);
+  void writeBackQuantized(const at::Tensor& device, const at::Tensor& host);
 
   at::Tensor deviceTensor(const at::Tensor& host);
   at::Tensor deviceStrided(const at::Tensor& host);
   at::Tensor deviceSparse(const at::Tensor& host);
   at::Tensor deviceSparseCompressed(const at::Tensor& host);
+  at::Tensor deviceQuantized(const at::Tensor& host);
+  at::Tensor deviceNested(const at::Tensor& host);
+  at::Tensor inHostMemory(const at::Tensor& metadata);
   c10::Storage deviceStorage(const c10::Storage& host);
 
   struct TensorPair {

@@ -7,6 +7,7 @@
 
 #include "aten/Empty.h"
 #include "aten/Statistics.h"
+#include "aten/boxed/Aliases.h"
 #include "aten/random/Philox.h"
 #include "runtime/CachingAllocator.h"
 #include "runtime/Error.h"
@@ -82,9 +83,9 @@ bool takesGenerator(const c10::Argument& argument) {
   return type->kind() == c10::TypeKind::GeneratorType;
 }
 
-bool stridedOnly(at::ArrayRef<c10::IValue> arguments) {
+bool plainOnly(at::ArrayRef<c10::IValue> arguments) {
   for (const auto& argument : arguments) {
-    if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().layout() != c10::kStrided) {
+    if (argument.isTensor() && argument.toTensor().defined() && !isPlain(argument.toTensor())) {
       return false;
     }
   }
@@ -116,7 +117,7 @@ bool launchBoxedFrame(
   const auto& schema = op.schema();
   const auto count_args = schema.arguments().size();
   const auto arguments = torch::jit::last(*stack, count_args);
-  if (!fitsFrame(schema) || !stridedOnly(arguments) || !takesDtypes(name, arguments)) {
+  if (!fitsFrame(schema) || !plainOnly(arguments) || !takesDtypes(name, arguments)) {
     return false;
   }
   std::vector<c10::IValue> written_arguments;

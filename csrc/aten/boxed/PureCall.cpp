@@ -8,6 +8,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include "aten/boxed/Aliases.h"
 #include "aten/boxed/HostCall.h"
 #include "aten/boxed/HostMemory.h"
 #include "runtime/Stream.h"
@@ -42,7 +43,7 @@ bool isPlainType(const c10::TypePtr& type) {
 
 bool carries(const at::Tensor& tensor) {
   return !tensor.defined() ||
-      (tensor.layout() == c10::kStrided && !tensor._is_zerotensor() &&
+      (isPlain(tensor) && !tensor._is_zerotensor() &&
        frame::detail::kToChip[static_cast<size_t>(tensor.scalar_type())] >= 0);
 }
 
@@ -169,7 +170,7 @@ bool runPure(
   for (size_t i = 0; i < count; ++i) {
     results.emplace_back();
   }
-  bool sparse = false;
+  bool special = false; // sparse, quantised or nested
   auto spare = setAside(arguments, device, stream);
   const auto compute = [&] {
     frame::FrameReader reader(frame);
@@ -177,15 +178,15 @@ bool runPure(
     op.callBoxed(values);
     for (size_t i = 0; i < count; ++i) {
       auto tensor = std::move(values[i]).toTensor();
-      sparse |= tensor.defined() && tensor.layout() != c10::kStrided;
-      if (!sparse) {
+      special |= tensor.defined() && !isPlain(tensor);
+      if (!special) {
         takeApart(std::move(tensor), results[i]);
       }
     }
     reader.moveTensorsTo(afterwards());
   };
   runOnChip(device, name, frame::workOf(frame), compute, &spare);
-  if (sparse) {
+  if (special) {
     pure.store(false, std::memory_order_relaxed);
     return false;
   }

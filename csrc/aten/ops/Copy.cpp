@@ -5,6 +5,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_local_scalar_dense_ops.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/real.h>
@@ -66,6 +67,12 @@ at::Tensor realPart(const at::Tensor& src) {
 }
 
 void copyWithinDevice(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
+  if (dst.is_neg() != src.is_neg() && dst.scalar_type() != src.scalar_type()) {
+    // torch's kernel forgets the negation where it converts a single element, and between float16 and float32.
+    const auto value = src.resolve_neg();
+    return dst.is_neg() ? copyWithinDevice(at::_neg_view(dst), value.neg(), non_blocking)
+                        : copyWithinDevice(dst, value, non_blocking);
+  }
   const bool discards = src.is_complex() && !dst.is_complex() && dst.scalar_type() != at::kBool;
   launch(k_copy, dst.device(), {}, dst, discards ? realPart(src) : src, non_blocking);
 }
@@ -79,7 +86,7 @@ void copyHostToDevice(const at::Tensor& dst, const at::Tensor& src, bool non_blo
   const auto arranged = dst.is_non_overlapping_and_dense()
       ? at::empty_strided(dst.sizes(), dst.strides(), dst.scalar_type(), c10::kStrided, at::kCPU, false)
       : at::empty(dst.sizes(), dst.scalar_type(), c10::kStrided, at::kCPU, false, std::nullopt);
-  arranged.copy_(src);
+  arranged.copy_(src.resolve_neg());
   if (sameLayout(dst, arranged)) {
     transfer(dst, arranged, /*to_device=*/true, /*non_blocking=*/false);
     return;
