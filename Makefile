@@ -68,8 +68,8 @@ $(STAMPS)/lint: $(TORCH_STAMP) requirements/lint.txt
 	$(PIP) -r requirements/lint.txt
 	@touch $@
 
-CPP_FILES = $(shell find csrc test tools -name '*.cpp' -o -name '*.h' -o -name '*.c')
-PY_FILES = setup.py torch_xpu_kunlun test tools
+CPP_FILES = $(shell find csrc examples test tools -name '*.cpp' -o -name '*.h' -o -name '*.c')
+PY_FILES = setup.py examples torch_xpu_kunlun test tools
 
 lint: build $(STAMPS)/lint
 	$(VENV)/bin/ruff check $(PY_FILES)

@@ -11,7 +11,9 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
 from tools.build import BuildError, build_and_install  # noqa: E402
+from tools.build.headers import public_headers  # noqa: E402
 from tools.build.native import package_files  # noqa: E402
+from tools.build.sources import CSRC  # noqa: E402
 from tools.build.toolchain import find_torch  # noqa: E402
 
 PACKAGE = "torch_xpu_kunlun"
@@ -49,12 +51,24 @@ class BuildNative(build_ext):
 
 
 class BuildPython(build_py):
-    """Copies the Python files into a clean folder, so that a module removed from the sources leaves the wheel too."""
+    """Copies the Python files into a clean folder, so that a module removed from the sources leaves the wheel too, and
+    the public C++ headers beside them. An editable installation takes the headers from the sources."""
 
     def run(self) -> None:
         if not self.editable_mode:
             shutil.rmtree(Path(self.build_lib) / PACKAGE, ignore_errors=True)
         super().run()
+        for name, target in self.headers().items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(CSRC / name, target)
+
+    def headers(self) -> dict[str, Path]:
+        if self.editable_mode:
+            return {}
+        return {name: Path(self.build_lib) / PACKAGE / "include" / name for name in public_headers()}
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        return [*super().get_outputs(include_bytecode), *map(str, self.headers().values())]
 
 
 def requirements() -> list[str]:

@@ -1,0 +1,1 @@
+"""Helpers for those who build on the device."""
