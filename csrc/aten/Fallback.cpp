@@ -1,4 +1,4 @@
-// The copying fallback: the CPU computes on copies, under one policy.
+// The policy for operators that only the host could compute, on copies.
 #include "aten/Fallback.h"
 
 #include <atomic>
@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/native/CPUFallback.h>
 
 #include "aten/Statistics.h"
 #include "runtime/Device.h"
@@ -45,7 +44,12 @@ std::atomic<UnsupportedOperatorThrower> unsupported_operator_thrower{nullptr};
 void describe(std::ostream& out, const c10::IValue& value) {
   if (value.isTensor() && value.toTensor().defined()) {
     const auto& tensor = value.toTensor();
-    out << (out.tellp() == std::streampos(0) ? "" : ", ") << tensor.scalar_type() << tensor.sizes();
+    out << (out.tellp() == std::streampos(0) ? "" : ", ") << tensor.scalar_type();
+    if (tensor.is_nested()) {
+      out << "[nested]"; // has no single shape
+    } else {
+      out << tensor.sizes();
+    }
   } else if (value.isTensorList() || value.isOptionalTensorList()) {
     for (const auto& element : value.toListRef()) {
       describe(out, element);
@@ -57,33 +61,6 @@ std::string chipName(c10::Device device) {
   kl_driver_info info{};
   check(chip::runtime().driver_info(&info), "driver_info");
   return std::string(deviceProperties(device.index()).name) + " (driver " + info.name + ")";
-}
-
-const char* kindOf(const at::Tensor& tensor) {
-  return tensor.is_nested()              ? "nested"
-      : tensor.is_quantized()            ? "quantised"
-      : tensor.layout() != c10::kStrided ? "sparse"
-                                         : nullptr;
-}
-
-// torch's copying fallback copies plain strided tensors only.
-void refuseSpecial(const std::string& op, c10::Device device, at::ArrayRef<c10::IValue> arguments) {
-  for (const auto& argument : arguments) {
-    const char* kind = argument.isTensor() && argument.toTensor().defined() ? kindOf(argument.toTensor()) : nullptr;
-    if (kind != nullptr) {
-      throwUnsupportedOperator(
-          c10::str(
-              "The operator '",
-              op,
-              "' has no kernel for ",
-              kind,
-              " tensors on ",
-              chipName(device),
-              ", and ",
-              kind,
-              " tensors cannot be computed on copies. Use strided tensors, or move these to the CPU."));
-    }
-  }
 }
 
 } // namespace
@@ -145,18 +122,12 @@ void permitFallback(const std::string& op, c10::Device device, const std::string
   count(Tier::Fallback, op);
 }
 
-void copyingFallback(
-    const c10::OperatorHandle& op,
-    const std::string& name,
-    c10::Device device,
-    torch::jit::Stack* stack) {
-  std::ostringstream arguments;
-  for (const auto& argument : torch::jit::last(*stack, op.schema().arguments().size())) {
-    describe(arguments, argument);
+void permitFallback(const std::string& op, c10::Device device, at::ArrayRef<c10::IValue> arguments) {
+  std::ostringstream text;
+  for (const auto& argument : arguments) {
+    describe(text, argument);
   }
-  refuseSpecial(name, device, torch::jit::last(*stack, op.schema().arguments().size()));
-  permitFallback(name, device, arguments.str());
-  at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+  permitFallback(op, device, text.str());
 }
 
 } // namespace kunlun::aten

@@ -1,11 +1,11 @@
-// The copying fallback: the CPU computes on copies, under one policy.
+// The policy for operators that only the host could compute, on copies.
 #pragma once
 
 #include <string>
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 
 #include "runtime/Env.h"
@@ -21,14 +21,7 @@ void setUnsupportedOperatorThrower(UnsupportedOperatorThrower thrower);
 // Applies the policy to one call: throws, or warns (once
 // per operator), or passes; counts the call. `arguments` describes the tensors.
 void permitFallback(const std::string& op, c10::Device device, const std::string& arguments);
-
-// Copies the arguments to the host, runs the operator there, copies results and
-// mutated arguments back. View operators are refused: a copy is not a view.
-void copyingFallback(
-    const c10::OperatorHandle& op,
-    const std::string& name,
-    c10::Device device,
-    torch::jit::Stack* stack);
+void permitFallback(const std::string& op, c10::Device device, at::ArrayRef<c10::IValue> arguments);
 
 // The policy in force: KUNLUN_FALLBACK until it is set at run time.
 FallbackPolicy fallbackPolicy();

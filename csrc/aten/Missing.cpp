@@ -66,40 +66,75 @@ std::string describe(kl_frame* frame) {
   return out.str();
 }
 
-// Whole storages travel, so offsets, strides and overlaps stay what they are.
-void runOnCopies(const kl_frame* original) {
-  const auto& runtime = chip::runtime();
-  auto copy = copyFrame(original);
-  auto* frame = reinterpret_cast<kl_frame*>(copy.data());
-  struct Storage {
-    void* device;
-    std::unique_ptr<char[]> host;
-    uint64_t bytes;
-  };
-  std::map<uint64_t, Storage> storages;
-  visitTensors(frame, const_cast<kl_value*>(kl_frame_args(frame)), frame->nargs + frame->nouts, [&](kl_tensor& t) {
+// Host copies of the storages of a frame. Each has the size of the whole storage, so that offsets, strides and overlaps
+// stay what they are, but only what the tensors cover travels.
+class FrameCopies {
+ public:
+  explicit FrameCopies(kl_frame* frame) : frame_(frame) {}
+
+  void fetch(kl_tensor& t) {
     if (t.storage_id == 0) {
       return;
     }
-    auto& storage = storages[t.storage_id];
+    auto& storage = storages_[t.storage_id];
     if (storage.host == nullptr) {
-      storage = {t.data, std::make_unique<char[]>(t.storage_bytes + 1), t.storage_bytes};
-      if (t.storage_bytes != 0) {
-        check(
-            runtime.memcpy_async(storage.host.get(), t.data, t.storage_bytes, KL_COPY_DEVICE_TO_HOST, 0, frame->stream),
-            frame->schema);
-      }
+      // Memory that is never touched costs nothing: it is not initialised.
+      storage = {static_cast<char*>(t.data), std::unique_ptr<char[]>(new char[t.storage_bytes + 1])};
     }
     t.data = storage.host.get();
-  });
-  runHostKernel(frame);
-  for (const auto& [id, storage] : storages) {
-    if (storage.bytes != 0) {
-      check(
-          runtime.memcpy_async(
-              storage.device, storage.host.get(), storage.bytes, KL_COPY_HOST_TO_DEVICE, 0, frame->stream),
-          frame->schema);
+    transfer(storage, t, KL_COPY_DEVICE_TO_HOST);
+  }
+
+  void deliver(kl_tensor& t) {
+    if (t.storage_id != 0) {
+      transfer(storages_.at(t.storage_id), t, KL_COPY_HOST_TO_DEVICE);
     }
+  }
+
+ private:
+  struct Storage {
+    char* device = nullptr;
+    std::unique_ptr<char[]> host;
+  };
+
+  void transfer(const Storage& storage, const kl_tensor& t, kl_copy_kind kind) {
+    const auto* sizes = kl_tensor_sizes(frame_, &t);
+    const auto* strides = kl_tensor_strides(frame_, &t);
+    int64_t last = t.offset;
+    for (uint32_t dim = 0; dim < t.ndim; ++dim) {
+      if (sizes[dim] == 0) {
+        return;
+      }
+      last += (sizes[dim] - 1) * strides[dim];
+    }
+    const auto element = c10::elementSize(frame::fromChipDtype(t.dtype));
+    const auto begin = static_cast<size_t>(t.offset) * element;
+    const auto bytes = static_cast<size_t>(last + 1 - t.offset) * element;
+    char* const host = storage.host.get() + begin;
+    char* const device = storage.device + begin;
+    const bool back = kind == KL_COPY_HOST_TO_DEVICE;
+    check(
+        chip::runtime().memcpy_async(back ? device : host, back ? host : device, bytes, kind, 0, frame_->stream),
+        frame_->schema);
+  }
+
+  kl_frame* frame_;
+  std::map<uint64_t, Storage> storages_;
+};
+
+void runOnCopies(const kl_frame* original) {
+  auto copy = copyFrame(original);
+  auto* frame = reinterpret_cast<kl_frame*>(copy.data());
+  FrameCopies copies(frame);
+  auto* const args = const_cast<kl_value*>(kl_frame_args(frame));
+  auto* const outs = args + frame->nargs;
+  visitTensors(frame, args, frame->nargs + frame->nouts, [&](kl_tensor& t) { copies.fetch(t); });
+  runHostKernel(frame);
+  const auto deliver = [&](kl_tensor& t) { copies.deliver(t); };
+  if (frame->nouts != 0) {
+    visitTensors(frame, outs, frame->nouts, deliver);
+  } else {
+    visitTensors(frame, args, 1, deliver); // an in-place operator writes what it is a method of
   }
 }
 

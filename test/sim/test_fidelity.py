@@ -25,6 +25,7 @@ check((a + a).softmax(1), (a.cpu() * 2).softmax(1))
 assert counts()["host_call_ops"] == {"aten::mm.out": 1, "aten::_softmax.out": 1}, counts()
 """,
         KUNLUN_SIM_OPERATORS="without=aten::mm,aten::_softmax.out",
+        KUNLUN_SIM_HOST_ADDRESSABLE="1",
     )
 
 
@@ -90,6 +91,7 @@ assert counts()["launcher"] == before, counts()
 assert set(counts()["host_call_ops"]) == {"aten::add.out", "aten::mul.out"}, counts()
 """,
         KUNLUN_SIM_DTYPES="without=float64,complex64,complex128,float8_e5m2",
+        KUNLUN_SIM_HOST_ADDRESSABLE="1",
     )
 
 

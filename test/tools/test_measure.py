@@ -65,4 +65,6 @@ def test_chip_side_counts_the_tier_that_served():
         side.ask("route_to_boxed_tier", operator="aten::add.Tensor")
         side.ask("reset_operators")
         side.ask("add", elements=16, calls=4, blocks=1)
-        assert side.ask("operators")["boxed_ops"]["aten::add.Tensor"] == 4
+        # On a chip whose memory the host cannot reach, that tier is the copying fallback.
+        operators = side.ask("operators")
+        assert (operators["boxed_ops"] | operators["fallback_ops"])["aten::add.Tensor"] == 4

@@ -1,5 +1,7 @@
-// CPU tensors that alias the device memory of kunlun tensors, for one call.
+// CPU tensors that stand for kunlun tensors during one call, over the device's memory or over host copies of it.
 #include "aten/boxed/Aliases.h"
+
+#include <algorithm>
 
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/core/grad_mode.h>
@@ -10,15 +12,15 @@
 
 namespace kunlun::aten {
 
-c10::IValue Aliases::toHost(const c10::IValue& value, const char* op) {
+c10::IValue Aliases::toHost(const c10::IValue& value, const char* op, Use use) {
   if (value.isTensor()) {
-    return hostTensor(value.toTensor(), op);
+    return hostTensor(value.toTensor(), op, use);
   }
   if (value.isTensorList()) {
     c10::List<at::Tensor> list;
     list.reserve(value.toTensorList().size());
     for (const at::Tensor& tensor : value.toTensorVector()) {
-      list.push_back(hostTensor(tensor, op));
+      list.push_back(hostTensor(tensor, op, use));
     }
     return list;
   }
@@ -26,7 +28,8 @@ c10::IValue Aliases::toHost(const c10::IValue& value, const char* op) {
     c10::List<std::optional<at::Tensor>> list;
     for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
       list.push_back(
-          tensor.has_value() && tensor->defined() ? std::optional<at::Tensor>(hostTensor(*tensor, op)) : std::nullopt);
+          tensor.has_value() && tensor->defined() ? std::optional<at::Tensor>(hostTensor(*tensor, op, use))
+                                                  : std::nullopt);
     }
     return list;
   }
@@ -36,7 +39,7 @@ c10::IValue Aliases::toHost(const c10::IValue& value, const char* op) {
   return value;
 }
 
-at::Tensor Aliases::hostTensor(const at::Tensor& tensor, const char* op) {
+at::Tensor Aliases::hostTensor(const at::Tensor& tensor, const char* op, Use use) {
   if (!tensor.defined()) {
     return tensor;
   }
@@ -52,8 +55,9 @@ at::Tensor Aliases::hostTensor(const at::Tensor& tensor, const char* op) {
         "; only 0-dim CPU tensors may be mixed with kunlun tensors)");
     return tensor;
   }
-  for (const auto& pair : tensors_) {
+  for (auto& pair : tensors_) {
     if (pair.device.is_same(tensor)) {
+      pair.written |= use != Use::Read;
       return pair.host;
     }
   }
@@ -61,17 +65,17 @@ at::Tensor Aliases::hostTensor(const at::Tensor& tensor, const char* op) {
   switch (tensor.layout()) {
     case c10::kStrided:
       host = tensor.is_nested()   ? hostNested(tensor)
-          : tensor.is_quantized() ? hostQuantized(tensor, op)
-                                  : hostStrided(tensor);
+          : tensor.is_quantized() ? hostQuantized(tensor, op, use)
+                                  : hostStrided(tensor, use);
       break;
     case c10::kSparse:
-      host = hostSparse(tensor, op);
+      host = hostSparse(tensor, op, use);
       break;
     case c10::kSparseCsr:
     case c10::kSparseCsc:
     case c10::kSparseBsr:
     case c10::kSparseBsc:
-      host = hostSparseCompressed(tensor, op);
+      host = hostSparseCompressed(tensor, op, use);
       break;
     default:
       TORCH_CHECK_NOT_IMPLEMENTED(false, op, " does not take kunlun tensors of layout ", tensor.layout());
@@ -80,35 +84,44 @@ at::Tensor Aliases::hostTensor(const at::Tensor& tensor, const char* op) {
   if (tensor.requires_grad() && at::GradMode::is_enabled()) {
     host.set_requires_grad(true);
   }
-  tensors_.push_back({tensor, host});
+  tensors_.push_back({tensor, host, use != Use::Read});
   return host;
 }
 
-c10::Storage Aliases::hostStorage(const c10::Storage& storage) {
+c10::Storage Aliases::hostStorage(const at::Tensor& tensor, bool whole) {
+  const auto& storage = tensor.storage();
+  c10::Storage host;
   for (const auto& pair : storages_) {
     if (pair.device.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) {
-      return pair.host;
+      host = pair.host;
     }
   }
-  void* data = const_cast<void*>(storage.data());
-  c10::Storage host(
-      c10::make_intrusive<c10::StorageImpl>(
-          c10::StorageImpl::use_byte_size_t(),
-          static_cast<int64_t>(storage.nbytes()),
-          c10::DataPtr(data, c10::Device(c10::DeviceType::CPU)),
-          hostAllocator(),
-          /*resizable=*/true));
-  storages_.push_back({storage, host, data});
+  if (!host) {
+    auto data = copies_ != nullptr ? copies_->make(storage)
+                                   : c10::DataPtr(const_cast<void*>(storage.data()), c10::Device(c10::DeviceType::CPU));
+    const void* address = data.get();
+    host = c10::Storage(
+        c10::make_intrusive<c10::StorageImpl>(
+            c10::StorageImpl::use_byte_size_t(),
+            static_cast<int64_t>(storage.nbytes()),
+            std::move(data),
+            hostAllocator(),
+            /*resizable=*/true));
+    storages_.push_back({storage, host, address});
+  }
+  if (copies_ != nullptr) {
+    copies_->fetch(tensor, const_cast<void*>(host.data()), whole);
+  }
   return host;
 }
 
-at::Tensor Aliases::hostStrided(const at::Tensor& tensor) {
+at::Tensor Aliases::hostStrided(const at::Tensor& tensor, Use use) {
   const auto* from = tensor.unsafeGetTensorImpl();
   auto keys = c10::DispatchKeySet(c10::DispatchKey::CPU);
   if (from->key_set().has(c10::DispatchKey::ZeroTensor)) {
     keys = keys.add(c10::DispatchKey::ZeroTensor);
   }
-  auto alias = at::detail::make_tensor<c10::TensorImpl>(hostStorage(tensor.storage()), keys, tensor.dtype());
+  auto alias = at::detail::make_tensor<c10::TensorImpl>(hostStorage(tensor, use == Use::Out), keys, tensor.dtype());
   auto* to = alias.unsafeGetTensorImpl();
   to->set_storage_offset(from->storage_offset());
   to->set_sizes_and_strides(from->sizes(), from->strides());
@@ -129,7 +142,8 @@ void Aliases::writeBack() {
     auto* host = pair.host.unsafeGetStorageImpl();
     auto* device = pair.device.unsafeGetStorageImpl();
     if (host->data() != pair.data) {
-      // The kernel resized its argument; the new memory is already the device's.
+      // The kernel resized its argument; without copies, the new memory is already the device's.
+      pair.replaced = true;
       auto data = adopt(host->set_data_ptr({}), host->nbytes(), device_);
       pair.data = data.get();
       device->set_data_ptr_noswap(std::move(data));
@@ -143,9 +157,8 @@ void Aliases::writeBack() {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const auto pair = tensors_[i];
     if (pair.device.is_nested()) {
-      continue; // its sizes never change
-    }
-    if (pair.device.is_quantized()) {
+      // Its sizes never change.
+    } else if (pair.device.is_quantized()) {
       writeBackQuantized(pair.device, pair.host);
     } else if (pair.device.layout() == c10::kStrided) {
       writeBackStrided(pair.device, pair.host);
@@ -154,7 +167,17 @@ void Aliases::writeBack() {
     } else {
       writeBackSparseCompressed(pair.device, pair.host);
     }
+    if (copies_ != nullptr && pair.written && pair.device.layout() == c10::kStrided &&
+        !isReplaced(pair.device.storage())) {
+      copies_->deliver(pair.host, pair.device);
+    }
   }
+}
+
+bool Aliases::isReplaced(const c10::Storage& device) const {
+  return std::any_of(storages_.begin(), storages_.end(), [&](const StoragePair& pair) {
+    return pair.replaced && pair.device.unsafeGetStorageImpl() == device.unsafeGetStorageImpl();
+  });
 }
 
 void Aliases::writeBackStrided(const at::Tensor& device, const at::Tensor& host) {

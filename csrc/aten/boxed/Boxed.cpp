@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/flat_hash_map.h>
 
@@ -14,6 +15,7 @@
 #include "aten/boxed/Aliases.h"
 #include "aten/boxed/BoxedFrame.h"
 #include "aten/boxed/HostCall.h"
+#include "aten/boxed/HostCopies.h"
 #include "aten/boxed/PureCall.h"
 #include "aten/random/Philox.h"
 #include "runtime/Device.h"
@@ -28,6 +30,17 @@ std::string qualifiedName(const c10::OperatorHandle& op) {
 }
 
 namespace {
+
+// How an operator uses an argument.
+Aliases::Use useOf(const c10::Argument& argument) {
+  if (argument.is_out()) {
+    return Aliases::Use::Out;
+  }
+  // The schemas of batch normalisation do not say that these are updated.
+  const bool updated = argument.name() == "running_mean" || argument.name() == "running_var";
+  const auto* alias = argument.alias_info();
+  return updated || (alias != nullptr && alias->isWrite()) ? Aliases::Use::Written : Aliases::Use::Read;
+}
 
 // What is looked up once per operator. Lives for ever: errors and traces point to the name.
 struct OpInfo {
@@ -46,6 +59,7 @@ struct OpInfo {
       if (type->kind() == c10::TypeKind::GeneratorType) {
         generators.push_back(i);
       }
+      uses.push_back(useOf(arguments[i]));
     }
   }
   std::string name;
@@ -53,6 +67,7 @@ struct OpInfo {
   kl_operator driver{nullptr, nullptr};
   mutable std::atomic<bool> pure; // goes over as plain data (PureCall.h)
   std::vector<size_t> generators; // positions of generator arguments
+  std::vector<Aliases::Use> uses; // of each argument
 };
 
 const OpInfo& makeInfo(const c10::OperatorHandle& op) {
@@ -152,6 +167,29 @@ void runAliased(const c10::OperatorHandle& op, const OpInfo& info, c10::Device d
   }
 }
 
+// On a chip whose memory the host cannot reach: the caller computes on copies, under the policy.
+void runOnCopies(const c10::OperatorHandle& op, const OpInfo& info, c10::Device device, torch::jit::Stack* stack) {
+  const auto arguments = op.schema().arguments().size();
+  const size_t first = stack->size() - arguments;
+  permitFallback(info.name, device, torch::jit::last(*stack, arguments));
+  HostCopies copies(device);
+  Aliases aliases(device, &copies);
+  for (size_t i = 0; i < arguments; ++i) {
+    auto& value = (*stack)[first + i];
+    value = aliases.toHost(value, info.name.c_str(), info.uses[i]);
+  }
+  replaceGenerators(info, device, *stack, first);
+  {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    op.callBoxed(stack);
+  }
+  aliases.writeBack();
+  for (size_t i = first; i < stack->size(); ++i) {
+    auto& value = (*stack)[i];
+    value = aliases.toDevice(value);
+  }
+}
+
 } // namespace
 
 void boxedTier(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -174,8 +212,7 @@ void boxedTier(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
     return;
   }
-  replaceGenerators(info, device, *stack, stack->size() - op.schema().arguments().size());
-  copyingFallback(op, info.name, device, stack);
+  runOnCopies(op, info, device, stack);
 }
 
 } // namespace kunlun::aten

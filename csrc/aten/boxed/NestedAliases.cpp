@@ -26,7 +26,7 @@ at::Tensor Aliases::hostNested(const at::Tensor& tensor) {
   const auto* impl = at::native::get_nested_tensor_impl(tensor);
   return makeNested(
       c10::DispatchKey::NestedTensorCPU,
-      hostStorage(tensor.storage()),
+      hostStorage(tensor, /*whole=*/true),
       tensor,
       impl->get_nested_sizes(),
       impl->get_nested_strides(),

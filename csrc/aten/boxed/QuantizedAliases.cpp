@@ -38,11 +38,12 @@ at::QuantizerPtr quantizerOf(const at::Tensor& tensor) {
 
 } // namespace
 
-at::Tensor Aliases::hostQuantized(const at::Tensor& tensor, const char* op) {
+at::Tensor Aliases::hostQuantized(const at::Tensor& tensor, const char* op, Use use) {
   auto quantizer = convertQuantizer(quantizerOf(tensor), [&](const at::Tensor& parameter) {
-    return parameter.is_cpu() ? parameter : hostTensor(parameter, op);
+    return parameter.is_cpu() ? parameter : hostTensor(parameter, op, use);
   });
-  return makeQuantized(c10::DispatchKey::QuantizedCPU, hostStorage(tensor.storage()), tensor, std::move(quantizer));
+  return makeQuantized(
+      c10::DispatchKey::QuantizedCPU, hostStorage(tensor, use == Use::Out), tensor, std::move(quantizer));
 }
 
 at::Tensor Aliases::deviceQuantized(const at::Tensor& host) {

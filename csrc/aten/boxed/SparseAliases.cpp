@@ -35,20 +35,21 @@ at::Tensor makeCompressed(
 
 } // namespace
 
-at::Tensor Aliases::hostSparse(const at::Tensor& tensor, const char* op) {
+at::Tensor Aliases::hostSparse(const at::Tensor& tensor, const char* op, Use use) {
   const auto* impl = at::sparse::get_sparse_impl(tensor);
-  return makeCoo(c10::DispatchKey::SparseCPU, tensor, hostTensor(impl->indices(), op), hostTensor(impl->values(), op));
+  return makeCoo(
+      c10::DispatchKey::SparseCPU, tensor, hostTensor(impl->indices(), op, use), hostTensor(impl->values(), op, use));
 }
 
-at::Tensor Aliases::hostSparseCompressed(const at::Tensor& tensor, const char* op) {
+at::Tensor Aliases::hostSparseCompressed(const at::Tensor& tensor, const char* op, Use use) {
   const auto* impl = at::sparse_csr::get_sparse_csr_impl(tensor);
   return makeCompressed(
       c10::DispatchKey::SparseCsrCPU,
       c10::Device(c10::DeviceType::CPU),
       tensor,
-      hostTensor(impl->compressed_indices(), op),
-      hostTensor(impl->plain_indices(), op),
-      hostTensor(impl->values(), op));
+      hostTensor(impl->compressed_indices(), op, use),
+      hostTensor(impl->plain_indices(), op, use),
+      hostTensor(impl->values(), op, use));
 }
 
 at::Tensor Aliases::deviceSparse(const at::Tensor& host) {
