@@ -1,4 +1,4 @@
-// Runs a function on the chip's own thread, in stream order, and waits for it.
+// Runs a function as the chip, in stream order, and waits for it.
 #include "aten/boxed/HostCall.h"
 
 #include <atomic>
@@ -9,8 +9,10 @@
 #include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include "aten/boxed/HostMemory.h"
@@ -60,6 +62,13 @@ struct Ticket {
   std::atomic<Call*> call{nullptr};
 };
 
+void compute(Call& call) {
+  c10::AutoGradMode grad(call.grad_mode);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  DeviceMemoryScope memory(call.device, call.stream, call.sequence, call.spare);
+  call.function();
+}
+
 kl_result runCall(void* arg, const kl_error* error, kl_error*) {
   auto* ticket = static_cast<Ticket*>(arg);
   auto* call = ticket->call.exchange(nullptr, std::memory_order_acq_rel);
@@ -73,15 +82,12 @@ kl_result runCall(void* arg, const kl_error* error, kl_error*) {
   } else {
     try {
       c10::WarningUtils::WarningHandlerGuard warnings(&call->warnings);
-      DeviceMemoryScope memory(call->device, call->stream, call->sequence, call->spare);
       std::optional<c10::InferenceMode> inference;
       if (call->inference_mode != c10::InferenceMode::is_enabled()) {
         inference.emplace(call->inference_mode);
       }
-      c10::AutoGradMode grad(call->grad_mode);
-      at::AutoDispatchBelowADInplaceOrView below_autograd;
       frame::TeamScope team(call->work);
-      call->function();
+      compute(*call);
     } catch (...) {
       // Rethrown by the caller, who waits.
       call->exception = std::current_exception();
@@ -93,6 +99,32 @@ kl_result runCall(void* arg, const kl_error* error, kl_error*) {
   }
   afterwards().clear();
   return KL_SUCCESS;
+}
+
+// On the caller's thread, whose modes are right, and its warnings arrive. What else it has set for its own calls
+// (autocast, function transforms, tracing) is not for the kernel.
+kl_result runCallHere(void* arg, const kl_error*, kl_error*) {
+  auto* call = static_cast<Call*>(arg);
+  try {
+    c10::impl::ForceDispatchKeyGuard keys(c10::default_included_set, c10::default_excluded_set);
+    std::optional<at::RecordFunctionGuard> unrecorded;
+    if (at::hasCallbacks()) { // switching it off for nobody would take longer than the call
+      unrecorded.emplace(/*is_enabled=*/false);
+    }
+    frame::GuestScope guest;
+    compute(*call);
+  } catch (...) {
+    call->exception = std::current_exception();
+  }
+  afterwards().clear();
+  return KL_SUCCESS;
+}
+
+// Whether the kernel is short enough to be run by its caller. Longer ones get the chip's cores, or would keep others
+// from the stream.
+bool isShort(int64_t work) {
+  constexpr int64_t kShortWork = 32768;
+  return work < kShortWork;
 }
 
 // Spins for about the time a small kernel takes, then sleeps: longer spins cost
@@ -138,26 +170,16 @@ bool waitFor(Call& call, Ticket& ticket, bool& interrupted) {
   return true;
 }
 
-} // namespace
-
-std::vector<c10::IValue>& afterwards() {
-  thread_local std::vector<c10::IValue> values;
-  return values;
-}
-
-void runOnChip(c10::Device device, const char* name, int64_t work, c10::function_ref<void()> function, Spare* spare) {
-  installHostAllocator();
-  const auto& runtime = chip::runtime();
-  Call call(function);
-  call.work = work;
-  call.spare = spare;
-  call.device = device.index();
-  call.stream = currentStreamHandle(device.index());
-  check(runtime.stream_sequence(call.stream, &call.sequence), "stream_sequence");
+void runOnItsThread(Call& call, const char* name, c10::function_ref<Spare()> set_aside) {
+  Spare spare;
+  if (set_aside) {
+    spare = set_aside();
+    call.spare = &spare;
+  }
   thread_local std::unique_ptr<Ticket> spare_ticket; // of the thread's last call
   auto ticket = spare_ticket != nullptr ? std::move(spare_ticket) : std::make_unique<Ticket>();
   ticket->call.store(&call, std::memory_order_relaxed);
-  check(runtime.launch_host(call.stream, name, &runCall, ticket.get()), name);
+  check(chip::runtime().launch_host(call.stream, name, &runCall, ticket.get()), name);
   bool interrupted = false;
   if (!waitFor(call, *ticket, interrupted)) {
     ticket.release(); // the chip's thread deletes it
@@ -169,6 +191,37 @@ void runOnChip(c10::Device device, const char* name, int64_t work, c10::function
   }
   for (const auto& warning : call.warnings.warnings) {
     c10::warn(warning);
+  }
+}
+
+} // namespace
+
+std::vector<c10::IValue>& afterwards() {
+  thread_local std::vector<c10::IValue> values;
+  return values;
+}
+
+void runOnChip(
+    c10::Device device,
+    const char* name,
+    int64_t work,
+    c10::function_ref<void()> function,
+    c10::function_ref<Spare()> set_aside) {
+  installHostAllocator();
+  const auto& runtime = chip::runtime();
+  Call call(function);
+  call.work = work;
+  call.device = device.index();
+  call.stream = currentStreamHandle(device.index());
+  check(runtime.stream_sequence(call.stream, &call.sequence), "stream_sequence");
+  kl_result here = KL_NOT_READY;
+  if (isShort(work)) {
+    here = runtime.try_host(call.stream, name, &runCallHere, &call);
+  }
+  if (here == KL_NOT_READY) {
+    runOnItsThread(call, name, set_aside);
+  } else {
+    check(here, name);
   }
   if (call.tainted) {
     // Takes delivery of the stream's failure, which is then clean again.

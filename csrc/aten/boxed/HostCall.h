@@ -1,4 +1,4 @@
-// Runs a function on the chip's own thread, in stream order, and waits for it.
+// Runs a function as the chip, in stream order, and waits for it.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,19 @@ namespace kunlun::aten {
 // throws is rethrown here, with its type; warnings appear on this thread. A
 // failure that the stream carries from earlier work is raised instead.
 // `work` is the number of elements involved: large work gets all of the chip's
-// cores (frame/Threads.h). `name` must outlive the work: static text.
-// `spare`, if any, is memory for the function's first allocation of that size.
+// cores (frame/Threads.h), and small work on an idle stream runs on the calling
+// thread, where the chip allows that. `name` must outlive the work: static text.
+// `set_aside`, if any, is asked for memory for the function's first allocation
+// of that size where the chip's own thread is to run it.
 void runOnChip(
     c10::Device device,
     const char* name,
     int64_t work,
     c10::function_ref<void()> function,
-    Spare* spare = nullptr);
+    c10::function_ref<Spare()> set_aside = nullptr);
 
-// For the function, on the chip's thread: what it moves here is destroyed after
-// the caller has been let go. Nothing of the caller's may be needed for that.
+// For the function: what it moves here is destroyed after the caller has been
+// let go. Nothing of the caller's may be needed for that.
 std::vector<c10::IValue>& afterwards();
 
 } // namespace kunlun::aten

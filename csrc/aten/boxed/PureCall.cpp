@@ -171,7 +171,6 @@ bool runPure(
     results.emplace_back();
   }
   bool special = false; // sparse, quantised or nested
-  auto spare = setAside(arguments, device, stream);
   const auto compute = [&] {
     frame::FrameReader reader(frame);
     auto values = frame::toStack(reader, schema);
@@ -185,7 +184,7 @@ bool runPure(
     }
     reader.moveTensorsTo(afterwards());
   };
-  runOnChip(device, name, frame::workOf(frame), compute, &spare);
+  runOnChip(device, name, frame::workOf(frame), compute, [&] { return setAside(arguments, device, stream); });
   if (special) {
     pure.store(false, std::memory_order_relaxed);
     return false;

@@ -143,6 +143,9 @@ void completeTable(kl_runtime_table& table, const char* driver) {
     }
   }
   any |= KUNLUN_FILL(set_interrupt_check, "way to interrupt a wait");
+  if (table.try_host == nullptr) { // no capability: launch_host does the same, later
+    table.try_host = [](kl_stream, const char*, kl_host_fn, void*) -> kl_result { return KL_NOT_READY; };
+  }
   if (any || table.last_error == nullptr) {
     driver_last_error = table.last_error;
     table.last_error = lastError;

@@ -181,6 +181,11 @@ typedef struct kl_runtime_table {
    * for a copy to or from pageable memory that has not begun: it is dropped.
    * NULL: waits of this driver cannot be interrupted. */
   kl_result (*set_interrupt_check)(kl_interrupt_check check);
+
+  /* Runs `fn` at once on the calling thread, as the stream's next item, where the stream has nothing left to do and
+   * carries no failure: KL_SUCCESS, after the call. Otherwise KL_NOT_READY, and nothing has happened: launch_host then.
+   * For short calls that the caller would wait for. NULL: never. */
+  kl_result (*try_host)(kl_stream stream, const char* name, kl_host_fn fn, void* arg);
 } kl_runtime_table;
 
 /* ---- operators -------------------------------------------------------- */

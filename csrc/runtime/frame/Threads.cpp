@@ -68,8 +68,32 @@ int teamSize() {
   return size;
 }
 
+bool wantsTeam(int64_t work) {
+  return work >= kTeamWork && teamSize() > 1;
+}
+
+GuestScope::GuestScope() {
+  at::get_num_threads(); // ATen's lazy per-thread setup would undo ours later
+  threads_ = omp_get_max_threads();
+  if (threads_ != 1) {
+    omp_set_num_threads(1);
+    if (MKL_Set_Num_Threads_Local != nullptr) {
+      mkl_threads_ = MKL_Set_Num_Threads_Local(1);
+    }
+  }
+}
+
+GuestScope::~GuestScope() {
+  if (threads_ != 1) {
+    omp_set_num_threads(threads_);
+    if (MKL_Set_Num_Threads_Local != nullptr) {
+      MKL_Set_Num_Threads_Local(mkl_threads_);
+    }
+  }
+}
+
 TeamScope::TeamScope(int64_t work) {
-  if (work >= kTeamWork && teamSize() > 1) {
+  if (wantsTeam(work)) {
     token_ = std::unique_lock<std::mutex>(teamToken());
     setThreads(teamSize());
   } else {

@@ -25,6 +25,23 @@ class TeamScope {
   std::unique_lock<std::mutex> token_;
 };
 
+// Whether work of this size would get all of the chip's cores.
+bool wantsTeam(int64_t work);
+
+// For a small kernel that runs on a thread of the host's own: one thread for the
+// duration, whatever the user has set.
+class GuestScope {
+ public:
+  GuestScope();
+  ~GuestScope();
+  GuestScope(const GuestScope&) = delete;
+  GuestScope& operator=(const GuestScope&) = delete;
+
+ private:
+  int threads_;
+  int mkl_threads_ = 0;
+};
+
 // Threads of a large kernel: KUNLUN_SIM_THREADS, else what torch would use.
 int teamSize();
 

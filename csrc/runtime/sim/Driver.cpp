@@ -319,6 +319,13 @@ kl_result setInterruptCheckEntry(kl_interrupt_check check) {
   return KL_SUCCESS;
 }
 
+kl_result tryHost(kl_stream handle, const char* name, kl_host_fn fn, void* arg) {
+  return entry("try_host", [&] {
+    require(reinterpret_cast<const void*>(fn), "the function");
+    return streamOf(handle).tryHost(name, fn, arg) ? KL_SUCCESS : KL_NOT_READY;
+  });
+}
+
 constexpr kl_runtime_table kRuntime = {
     .header = {sizeof(kl_runtime_table), KL_RUNTIME_ABI_MAJOR, KL_RUNTIME_ABI_MINOR},
     .driver_info = driverInfo,
@@ -352,6 +359,7 @@ constexpr kl_runtime_table kRuntime = {
     .ipc_open_handle = nullptr,
     .ipc_close_handle = nullptr,
     .set_interrupt_check = setInterruptCheckEntry,
+    .try_host = tryHost,
 };
 
 } // namespace

@@ -30,6 +30,9 @@ int protectWithKey(void* base, size_t bytes, int key) {
 int allowKey(int key) {
   return pkey_set(key, 0);
 }
+int denyKey(int key) {
+  return pkey_set(key, kDeny);
+}
 #else
 // No protection keys on this architecture.
 int allocateKey() {
@@ -42,6 +45,10 @@ int protectWithKey(void*, size_t, int) {
   return -1;
 }
 int allowKey(int) {
+  errno = ENOSYS;
+  return -1;
+}
+int denyKey(int) {
   errno = ENOSYS;
   return -1;
 }
@@ -185,6 +192,22 @@ void leavePages() {
     for (const Arena* arena : s.arenas) {
       setPages(*arena, PROT_NONE);
     }
+  }
+}
+
+void enterGuest() {
+  if (protection.load(std::memory_order_relaxed) == Protection::Pages) {
+    enterPages();
+  } else {
+    grantThread();
+  }
+}
+
+void leaveGuest() {
+  if (protection.load(std::memory_order_relaxed) == Protection::Pages) {
+    leavePages();
+  } else {
+    denyKey(state().key); // cannot fail where granting did not
   }
 }
 

@@ -30,6 +30,8 @@ namespace detail {
 inline std::atomic<Protection> protection{Protection::Off};
 void enterPages();
 void leavePages();
+void enterGuest();
+void leaveGuest();
 } // namespace detail
 
 // Access of a chip thread while it runs items.
@@ -53,6 +55,24 @@ class Access {
 
  private:
   bool held_ = false;
+};
+
+// Access of another thread for the length of one item that it runs itself. Such an item starts no thread: one that it
+// started would inherit the rights and keep them.
+class GuestAccess {
+ public:
+  GuestAccess() {
+    if (detail::protection.load(std::memory_order_relaxed) != Protection::Off) [[unlikely]] {
+      detail::enterGuest();
+    }
+  }
+  ~GuestAccess() {
+    if (detail::protection.load(std::memory_order_relaxed) != Protection::Off) [[unlikely]] {
+      detail::leaveGuest();
+    }
+  }
+  GuestAccess(const GuestAccess&) = delete;
+  GuestAccess& operator=(const GuestAccess&) = delete;
 };
 
 // Installs the handler that says what happened when host code touches device memory (SegvHandler.cpp).

@@ -34,9 +34,8 @@ Queue::Record* Queue::reserve(size_t payload_bytes) {
   return record;
 }
 
-void Queue::publish(Record* record) {
-  const size_t bytes = record->bytes; // the record may be gone once it is published
-  tail_ += bytes;
+void Queue::publishAppended() {
+  const size_t bytes = tail_ - published_.get(); // the records may be gone once they are published
   published_.advance(tail_);
   // The consumer read the next record's place one round ago. Asking for its cache lines now hides the transfer behind
   // the producer's work until its next record, which is likely to be of the same size.

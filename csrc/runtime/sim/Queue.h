@@ -43,7 +43,11 @@ class Queue {
 
   // Producer side, under the stream's lock. NULL when there is no room at present.
   Record* reserve(size_t payload_bytes);
-  void publish(Record* record);
+  // A record is complete when it is appended, and the consumer sees it when it is published.
+  void append(Record* record) {
+    tail_ += record->bytes;
+  }
+  void publishAppended();
   // Without the lock: waits until half of the ring is free, which is room for any record and its filler. May be
   // interrupted, which raises.
   void waitForRoom();

@@ -11,6 +11,8 @@
 namespace kunlun::sim {
 namespace {
 
+thread_local Stream* current_stream = nullptr;
+
 // Payload of a host call. The name is copied: the caller's need not outlive the call.
 struct HostCall {
   kl_host_fn fn;
@@ -30,6 +32,10 @@ sigset_t chipThreadMask() {
 }
 
 } // namespace
+
+Stream* Stream::current() {
+  return current_stream;
+}
 
 template <class Fill>
 uint64_t Stream::push(Queue::Kind kind, const char* name, WorkFn run, void* context, size_t bytes, Fill&& fill) {
@@ -64,7 +70,10 @@ uint64_t Stream::push(Queue::Kind kind, const char* name, WorkFn run, void* cont
         // A copy: the record may be gone once it is published.
         const uint64_t sequence = record->sequence;
         enqueued_.store(sequence, std::memory_order_release);
-        queue_.publish(record);
+        queue_.append(record);
+        if (!guest_) [[likely]] {
+          queue_.publishAppended();
+        }
         return sequence;
       }
     }
@@ -104,6 +113,39 @@ void Stream::host(const char* name, kl_host_fn fn, void* arg) {
       call->name[sizeof(call->name) - 1] = '\0';
     }
   });
+}
+
+bool Stream::tryHost(const char* name, kl_host_fn fn, void* arg) {
+  if (current() != nullptr) {
+    return false; // an item of some stream runs here: its rights and its place in the order are its own
+  }
+  uint64_t sequence = 0;
+  {
+    std::lock_guard lock(producer_);
+    if (guest_ || state_.load(std::memory_order_acquire) != 0 || !isIdle() ||
+        stopping_.load(std::memory_order_relaxed)) {
+      return false;
+    }
+    // The stream's thread, if it has been started, has passed its last item, and nothing is published for it before
+    // the call is over.
+    guest_ = true;
+    sequence = enqueued_.load(std::memory_order_relaxed) + 1;
+    enqueued_.store(sequence, std::memory_order_release);
+  }
+  current_stream = this;
+  {
+    const GuestAccess access;
+    callHost(name, fn, arg, nullptr, sequence);
+  }
+  current_stream = nullptr;
+  // All under the lock: whoever sees the call completed may destroy the stream, but for the lock.
+  std::lock_guard lock(producer_);
+  guest_ = false;
+  completed_.advance(sequence);
+  if (enqueued_.load(std::memory_order_relaxed) != sequence) {
+    queue_.publishAppended();
+  }
+  return true;
 }
 
 void Stream::record(const std::shared_ptr<EventRecord>& record) {
@@ -248,14 +290,6 @@ void Stream::join(const timespec& deadline) {
 
 // ---- the stream's thread ------------------------------------------------
 
-namespace {
-thread_local Stream* current_stream = nullptr;
-} // namespace
-
-Stream* Stream::current() {
-  return current_stream;
-}
-
 void Stream::loop() {
   current_stream = this;
   try {
@@ -364,10 +398,14 @@ void Stream::runHost(Queue::Record& record) {
   auto& call = *static_cast<HostCall*>(record.payload());
   const Fault fault = faultFor(record.sequence);
   access_.enter();
+  callHost(call.name, call.fn, call.arg, fault, record.sequence);
+}
+
+void Stream::callHost(const char* name, kl_host_fn fn, void* arg, const Fault& fault, uint64_t sequence) {
   kl_error error;
-  const kl_result code = guarded([&] { return call.fn(call.arg, fault.get(), &error); }, error);
-  if (code != KL_SUCCESS && faultFor(record.sequence) == nullptr) {
-    complete(error, code, device_.index(), record.sequence, call.name);
+  const kl_result code = guarded([&] { return fn(arg, fault.get(), &error); }, error);
+  if (code != KL_SUCCESS && faultFor(sequence) == nullptr) {
+    complete(error, code, device_.index(), sequence, name == nullptr ? "host call" : name);
     fail(error);
   }
 }

@@ -45,6 +45,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
       const void* bulk = nullptr,
       size_t bulk_bytes = 0);
   void host(const char* name, kl_host_fn fn, void* arg);
+  // Runs the call on the calling thread, if the stream is idle and in order. Saves the way to the stream's thread and
+  // back, which takes longer than a small kernel. What is enqueued meanwhile comes behind it.
+  bool tryHost(const char* name, kl_host_fn fn, void* arg);
   void record(const std::shared_ptr<EventRecord>& record);
   void waitFor(const std::shared_ptr<EventRecord>& record);
 
@@ -85,7 +88,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void stop();
   void join(const timespec& deadline);
 
-  // The stream whose thread is calling.
+  // The stream whose item the calling thread is running.
   static Stream* current();
 
   // ---- work, on the stream's thread
@@ -113,6 +116,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void execute(Queue::Record& record);
   void runWork(Queue::Record& record);
   void runHost(Queue::Record& record);
+  void callHost(const char* name, kl_host_fn fn, void* arg, const Fault& fault, uint64_t sequence);
   void completeRecord(Queue::Record& record);
   void awaitRecord(Queue::Record& record);
   // The fault behind which the item lies, if any.
@@ -123,7 +127,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Device& device_;
   const int id_;
 
-  std::mutex producer_; // guards the producing side of queue_, thread_, started_ and growth of enqueued_
+  std::mutex producer_; // guards the producing side of queue_, thread_, started_, guest_ and growth of enqueued_
+  bool guest_ = false;  // tryHost runs a call: what is enqueued meanwhile is published after it
   Queue queue_;
   std::atomic<uint64_t> enqueued_{0};
   pthread_t thread_{};

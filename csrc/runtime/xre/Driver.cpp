@@ -303,6 +303,7 @@ constexpr kl_runtime_table kRuntime = {
     .ipc_open_handle = nullptr,
     .ipc_close_handle = nullptr,
     .set_interrupt_check = nullptr, // the vendor's waits cannot be given up
+    .try_host = nullptr,
 };
 
 } // namespace
