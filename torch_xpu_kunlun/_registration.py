@@ -46,12 +46,19 @@ def _register_module() -> None:
 
     torch._register_device_module(DEVICE, kunlun)
     # So that `import torch.kunlun.memory` is this module and not a second copy of it.
-    for name in ("amp", "memory", "random", "streams"):
+    for name in ("amp", "events", "memory", "random", "streams", "telemetry"):
         sys.modules[f"torch.{DEVICE}.{name}"] = getattr(kunlun, name)
 
 
+def is_registered() -> bool:
+    """Whether this package has registered the device, in whichever import of it."""
+    return getattr(getattr(torch, DEVICE, None), "__name__", "") == "torch_xpu_kunlun.kunlun"
+
+
 def register() -> None:
-    """Registers the device with torch. Called once, by the import of the package."""
+    """Registers the device with torch, by the import of the package. Another import, or a reload, finds it done."""
+    if is_registered():
+        return
     check_torch()
     # The static initialisers of the native part register allocator, guard, hooks and operators.
     native = importlib.import_module("torch_xpu_kunlun._C")
@@ -59,8 +66,9 @@ def register() -> None:
     _register_module()
     torch.utils.generate_methods_for_privateuse1_backend(for_tensor=True, for_module=True, for_storage=True)
 
-    from torch_xpu_kunlun import _dlpack
+    from torch_xpu_kunlun import _dlpack, _sharing
 
     _dlpack.install()
+    _sharing.install()
     # The chip's threads must end before the libraries they run in are unloaded.
     atexit.register(native._shutdown)

@@ -11,6 +11,7 @@
 #include "aten/Statistics.h"
 #include "runtime/Device.h"
 #include "runtime/Error.h"
+#include "runtime/SyncDebug.h"
 #include "runtime/chip/Loader.h"
 
 namespace kunlun::aten {
@@ -82,6 +83,7 @@ void setFallbackPolicy(const std::string& text) {
 }
 
 void permitFallback(const std::string& op, c10::Device device, const std::string& arguments) {
+  noteSynchronization(op.c_str());
   const auto dot = op.find('.');
   const auto action =
       fallbackPolicy().actionFor(op.substr(0, dot), dot == std::string::npos ? std::string() : op.substr(dot + 1));

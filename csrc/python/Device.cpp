@@ -13,6 +13,7 @@
 #include "runtime/Error.h"
 #include "runtime/Generator.h"
 #include "runtime/Stream.h"
+#include "runtime/SyncDebug.h"
 #include "runtime/chip/Loader.h"
 
 namespace kunlun::python {
@@ -29,6 +30,13 @@ void init() {
   lazyInit();
   torch::utils::register_fork_handler_for_device_init(kType);
   at::globalContext().lazyInitDevice(kType);
+}
+
+// What would go unnoticed until something is computed: a child forked after first use is told at once.
+void refuseInForkedChild() {
+  if (runtimeState() == RuntimeState::BadFork) {
+    lazyInit(); // raises
+  }
 }
 
 StreamTuple pack(const Stream& stream) {
@@ -144,8 +152,12 @@ void bindDevice(py::module_& module) {
 
   module.def("_get_device_count", wrap_pybind_function([]() -> int64_t { return deviceCount(); }));
   module.def("_get_device", [] { return static_cast<int64_t>(currentDevice()); });
-  module.def("_set_device", wrap_pybind_function([](int64_t device) { setDevice(narrow(device)); }));
+  module.def("_set_device", wrap_pybind_function([](int64_t device) {
+               refuseInForkedChild();
+               setDevice(narrow(device));
+             }));
   module.def("_exchange_device", wrap_pybind_function([](int64_t device) -> int64_t {
+               refuseInForkedChild();
                return exchangeDevice(narrow(device));
              }));
   module.def("_maybe_exchange_device", wrap_pybind_function([](int64_t device) -> int64_t {
@@ -157,11 +169,20 @@ void bindDevice(py::module_& module) {
   module.def(
       "_get_device_properties", wrap_pybind_function([](int64_t device) { return deviceProperties(narrow(device)); }));
 
+  module.def("_get_device_telemetry", wrap_pybind_function_no_gil([](int64_t device, int32_t what) {
+               lazyInit();
+               double value = 0;
+               check(chip::runtime().device_telemetry(resolveDevice(narrow(device)), what, &value), "device_telemetry");
+               return value;
+             }));
+
   // Streams travel as (stream_id, device_index, device_type), from which Python makes its own objects.
   module.def("_get_current_stream", wrap_pybind_function([](int64_t device) {
+               refuseInForkedChild();
                return pack(getCurrentStream(narrow(device)));
              }));
   module.def("_get_default_stream", wrap_pybind_function([](int64_t device) {
+               refuseInForkedChild();
                return pack(getDefaultStream(narrow(device)));
              }));
   module.def("_set_stream", wrap_pybind_function(&setStream));
@@ -170,10 +191,16 @@ void bindDevice(py::module_& module) {
                return Stream(c10::Stream(c10::Stream::UNSAFE, where, stream_id)).priority();
              }));
   module.def("_get_stream_priority_range", &streamPriorityRange);
+  module.def("_get_stream_from_external", wrap_pybind_function([](uintptr_t handle, int64_t device) {
+               return pack(getStreamFromExternal(reinterpret_cast<kl_stream>(handle), narrow(device)));
+             }));
+  module.def("_set_sync_debug_mode", [](int mode) { setSyncDebugMode(static_cast<SyncDebugMode>(mode)); });
+  module.def("_get_sync_debug_mode", [] { return static_cast<int>(syncDebugMode()); });
   module.def("_get_current_raw_stream", wrap_pybind_function([](int64_t device) {
                return reinterpret_cast<uintptr_t>(getCurrentStream(narrow(device)).handle());
              }));
 
+  module.def("_refuse_in_forked_child", wrap_pybind_function(&refuseInForkedChild));
   module.def("_get_default_generator", &defaultGenerator);
   module.def("_get_environment", &environment);
   module.def("_get_chip_info", &chipInfo);

@@ -4,6 +4,8 @@
 PYBIND11_MODULE(_C, module) {
   module.doc() = "Native part of torch_xpu_kunlun; its functions are private, torch.kunlun is the interface.";
   kunlun::python::bindDevice(module);
+  kunlun::python::bindEvents(module);
+  kunlun::python::bindIpc(module);
   kunlun::python::bindMemory(module);
   kunlun::python::bindOperators(module);
   kunlun::python::bindInterrupt();

@@ -14,6 +14,8 @@ inline c10::DeviceIndex narrow(int64_t device) {
 }
 
 void bindDevice(py::module_& module);
+void bindEvents(py::module_& module);
+void bindIpc(py::module_& module);
 void bindMemory(py::module_& module);
 void bindOperators(py::module_& module);
 void bindInterrupt(); // hooks, no functions

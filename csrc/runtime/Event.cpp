@@ -63,4 +63,18 @@ double Event::elapsed_time(const Event& end) const {
   return milliseconds;
 }
 
+namespace {
+thread_local kl_event adopted = nullptr;
+} // namespace
+
+AdoptEventScope::AdoptEventScope(kl_event event) noexcept : outer_(std::exchange(adopted, event)) {}
+
+AdoptEventScope::~AdoptEventScope() {
+  adopted = outer_;
+}
+
+kl_event AdoptEventScope::take() noexcept {
+  return std::exchange(adopted, nullptr);
+}
+
 } // namespace kunlun

@@ -58,4 +58,20 @@ class Event {
   bool timing_ = false;
 };
 
+// c10::Event makes its device event at the first record and has no way to take over one that exists. Inside this scope
+// the calling thread's first record of a fresh event takes `event` over and records nothing.
+class AdoptEventScope {
+ public:
+  explicit AdoptEventScope(kl_event event) noexcept;
+  ~AdoptEventScope();
+  AdoptEventScope(const AdoptEventScope&) = delete;
+  AdoptEventScope& operator=(const AdoptEventScope&) = delete;
+
+  // For the guard: the event of the innermost scope, once; NULL otherwise.
+  static kl_event take() noexcept;
+
+ private:
+  kl_event outer_;
+};
+
 } // namespace kunlun

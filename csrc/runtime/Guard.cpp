@@ -5,6 +5,7 @@
 #include "runtime/CachingAllocator.h"
 #include "runtime/Device.h"
 #include "runtime/Error.h"
+#include "runtime/Event.h"
 #include "runtime/Stream.h"
 #include "runtime/chip/Loader.h"
 
@@ -107,8 +108,14 @@ struct GuardImpl final : public c10::impl::DeviceGuardImplInterface {
         static_cast<int>(device),
         " and cannot be recorded on a stream of kunlun:",
         static_cast<int>(stream.device_index()));
-    const kl_stream handle = stream.handle();
     auto created = static_cast<kl_event>(*event);
+    if (created == nullptr) {
+      if (const kl_event existing = AdoptEventScope::take()) {
+        *event = existing;
+        return;
+      }
+    }
+    const kl_stream handle = stream.handle();
     if (created == nullptr) {
       uint32_t flags = 0;
       switch (flag) {

@@ -1,9 +1,11 @@
 // Streams: the default stream, a pool per device and priority, and the thread's current streams.
 #include "runtime/Stream.h"
 
+#include <algorithm>
 #include <mutex>
 
 #include "runtime/Error.h"
+#include "runtime/SyncDebug.h"
 #include "runtime/chip/Loader.h"
 
 namespace kunlun {
@@ -17,13 +19,14 @@ std::atomic<bool> launch_blocking{false};
 
 namespace {
 
-enum class StreamKind : int { Normal = 1, HighPriority = 2 };
+enum class StreamKind : int { Normal = 1, HighPriority = 2, External = 3 };
 constexpr int kKindBits = 2;
 constexpr int kStreamsPerDevice = 1 + 2 * kStreamsPerPool;
 
 struct DeviceStreams {
-  // Guards the creation of the driver's streams; a handle never changes once it is there.
+  // Guards the creation of the driver's streams, which never change once they are there, and `external`.
   std::mutex mutex;
+  std::vector<kl_stream> external; // made by others, in the order in which we were told of them
   std::array<std::atomic<kl_stream>, kStreamsPerDevice> handles{};
   std::atomic<uint32_t> next_normal{0};
   std::atomic<uint32_t> next_high{0};
@@ -55,14 +58,37 @@ int slotOf(c10::StreamId id) {
   return 1 + static_cast<int>(kind - 1) * kStreamsPerPool + static_cast<int>(index);
 }
 
+// The reverse of slotOf.
+c10::StreamId idOf(int slot) {
+  if (slot == 0) {
+    return 0;
+  }
+  const auto kind = static_cast<StreamKind>(1 + (slot - 1) / kStreamsPerPool);
+  return makeId(kind, static_cast<uint32_t>((slot - 1) % kStreamsPerPool));
+}
+
+StreamKind kindOf(c10::StreamId id) {
+  return static_cast<StreamKind>(id & ((1 << kKindBits) - 1));
+}
+
 bool isHighPriority(c10::StreamId id) {
-  return (id & ((1 << kKindBits) - 1)) == static_cast<int>(StreamKind::HighPriority);
+  return kindOf(id) == StreamKind::HighPriority;
+}
+
+kl_stream externalHandle(DeviceStreams& streams, c10::StreamId id) {
+  std::lock_guard<std::mutex> lock(streams.mutex);
+  const auto index = static_cast<uint64_t>(id >> kKindBits);
+  TORCH_CHECK_VALUE(index < streams.external.size(), "there is no kunlun stream with id ", id);
+  return streams.external[index];
 }
 
 kl_stream handleOf(c10::DeviceIndex device, c10::StreamId id) {
   lazyInit();
   device = resolveDevice(device);
   auto& streams = device_streams[device];
+  if (kindOf(id) == StreamKind::External) {
+    return externalHandle(streams, id);
+  }
   auto& handle = streams.handles[slotOf(id)];
   kl_stream stream = handle.load(std::memory_order_acquire);
   if (stream == nullptr) {
@@ -108,6 +134,7 @@ bool Stream::query() const {
 }
 
 void Stream::synchronize() const {
+  noteSynchronization("a wait for a stream");
   check(chip::runtime().stream_synchronize(handle()), "stream_synchronize");
 }
 
@@ -126,23 +153,66 @@ Stream getCurrentStream(c10::DeviceIndex device) {
 
 void setCurrentStream(Stream stream) {
   const c10::DeviceIndex device = resolveDevice(stream.device_index());
-  slotOf(stream.id()); // raises for an id that does not exist
+  // Both raise for an id that does not exist.
+  if (kindOf(stream.id()) == StreamKind::External) {
+    externalHandle(device_streams[device], stream.id());
+  } else {
+    slotOf(stream.id());
+  }
   detail::thread_streams.id[device] = stream.id();
   detail::thread_streams.handle[device] = nullptr;
 }
 
 Stream getStreamFromPool(int priority, c10::DeviceIndex device) {
-  TORCH_CHECK_VALUE(priority <= 0, "expected a kunlun stream priority of 0 (normal) or less (high), got ", priority);
   return getStreamFromPool(priority < 0, device);
 }
 
 Stream getStreamFromPool(bool high_priority, c10::DeviceIndex device) {
+  if (runtimeState() == RuntimeState::BadFork) {
+    lazyInit(); // raises, and not only once the stream is used
+  }
   device = resolveDevice(device);
   auto& streams = device_streams[device];
   auto& next = high_priority ? streams.next_high : streams.next_normal;
   const uint32_t index = next.fetch_add(1, std::memory_order_relaxed) % kStreamsPerPool;
   const auto kind = high_priority ? StreamKind::HighPriority : StreamKind::Normal;
   return Stream(Stream::UNCHECKED, makeStream(device, makeId(kind, index)));
+}
+
+Stream getStreamFromExternal(kl_stream handle, c10::DeviceIndex device) {
+  TORCH_CHECK_VALUE(handle != nullptr, "expected the handle of a stream that exists, got 0");
+  device = resolveDevice(device);
+  auto& streams = device_streams[device];
+  std::lock_guard<std::mutex> lock(streams.mutex);
+  for (int slot = 0; slot < kStreamsPerDevice; ++slot) {
+    if (streams.handles[slot].load(std::memory_order_relaxed) == handle) {
+      return Stream(Stream::UNCHECKED, makeStream(device, idOf(slot)));
+    }
+  }
+  const auto known = std::find(streams.external.begin(), streams.external.end(), handle);
+  const auto index = static_cast<uint32_t>(known - streams.external.begin());
+  if (known == streams.external.end()) {
+    streams.external.push_back(handle);
+  }
+  return Stream(Stream::UNCHECKED, makeStream(device, makeId(StreamKind::External, index)));
+}
+
+std::vector<kl_stream> busyStreams(c10::DeviceIndex device) {
+  device = resolveDevice(device);
+  auto& streams = device_streams[device];
+  std::vector<kl_stream> all;
+  {
+    std::lock_guard<std::mutex> lock(streams.mutex);
+    all = streams.external;
+    for (const auto& handle : streams.handles) {
+      if (const kl_stream stream = handle.load(std::memory_order_relaxed)) {
+        all.push_back(stream);
+      }
+    }
+  }
+  // A stream that cannot say counts as busy.
+  std::erase_if(all, [](kl_stream stream) { return chip::runtime().stream_query(stream) == KL_SUCCESS; });
+  return all;
 }
 
 std::pair<int, int> streamPriorityRange() {

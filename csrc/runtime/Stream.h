@@ -4,6 +4,7 @@
 #include <array>
 #include <ostream>
 #include <utility>
+#include <vector>
 
 #include <c10/core/DeviceType.h>
 #include <c10/core/Stream.h>
@@ -18,7 +19,8 @@ namespace kunlun {
 inline constexpr int kStreamsPerPool = 32;
 
 // A c10::Stream that is known to be on a kunlun device, with what the chip interface needs. Stream ids: 0 is the
-// default stream, (index << 2 | 1) a normal and (index << 2 | 2) a high-priority stream of the pool.
+// default stream, (index << 2 | 1) a normal and (index << 2 | 2) a high-priority stream of the pool, (index << 2 | 3) a
+// stream that somebody else made.
 class Stream {
  public:
   enum Unchecked { UNCHECKED };
@@ -70,9 +72,14 @@ Stream getDefaultStream(c10::DeviceIndex device = -1);
 Stream getCurrentStream(c10::DeviceIndex device = -1);
 // Makes it the calling thread's current stream of its device; the current device does not change.
 void setCurrentStream(Stream stream);
-// priority 0 is normal, a negative one is high, as in CUDA.
+// A negative priority is high, any other normal, as in CUDA.
 Stream getStreamFromPool(int priority, c10::DeviceIndex device = -1);
 Stream getStreamFromPool(bool high_priority = false, c10::DeviceIndex device = -1);
+// The stream of a handle that comes from elsewhere, such as another library. It is the caller's: it must outlive every
+// use, and it must belong to `device`. A handle of one of our own streams gives that stream.
+Stream getStreamFromExternal(kl_stream handle, c10::DeviceIndex device = -1);
+// Those streams of the device that have work to do.
+std::vector<kl_stream> busyStreams(c10::DeviceIndex device);
 // {least, greatest} priority.
 std::pair<int, int> streamPriorityRange();
 

@@ -223,3 +223,60 @@ def test_autocast_dtypes():
         assert torch.is_autocast_enabled("kunlun")
         assert torch.get_autocast_dtype("kunlun") == torch.bfloat16
     assert torch.kunlun.amp.GradScaler(enabled=False).is_enabled() is False
+
+
+def test_sensors():
+    # The simulated chip measures its own load; it has no thermometer, and says so.
+    torch.kunlun.synchronize()
+    assert torch.kunlun.utilization() == 0
+    weight = torch.ones(2048, 2048, device="kunlun")
+    for _ in range(4):
+        weight = weight @ weight
+    assert 0 <= torch.kunlun.utilization("kunlun:0") <= 100
+    for sensor in ("temperature", "power_draw", "clock_rate", "memory_usage"):
+        with pytest.raises(NotImplementedError, match="the simulated chip has no sensor for"):
+            getattr(torch.kunlun, sensor)()
+
+
+def test_what_the_library_is_compiled_for():
+    assert torch.kunlun.get_arch_list() == []
+    assert torch.kunlun.get_gencode_flags() == ""
+    assert torch.kunlun.is_tf32_supported() is False
+
+
+def test_peers_that_do_not_exist(two_devices):
+    with pytest.raises(AssertionError, match="Invalid peer device id: 60"):
+        torch.kunlun.can_device_access_peer(0, 60)
+    with pytest.raises(AssertionError, match="Invalid device id: 60"):
+        torch.kunlun.can_device_access_peer(60, 0)
+
+
+def test_the_accelerator_interface(two_devices):
+    assert torch.accelerator.current_accelerator() == torch.device("kunlun")
+    assert torch.accelerator.current_accelerator(check_available=True) == torch.device("kunlun")
+    assert torch.accelerator.is_available()
+    assert torch.accelerator.device_count() == torch.kunlun.device_count()
+    torch.accelerator.set_device_index("kunlun:1")
+    assert torch.accelerator.current_device_index() == torch.accelerator.current_device_idx() == 1
+    torch.accelerator.set_device_idx(0)
+    assert torch.kunlun.current_device() == 0
+    with torch.accelerator.device_index(1):
+        tensor = torch.ones(1000, device="kunlun")
+        assert tensor.device.index == 1
+        assert torch.accelerator.current_stream() == torch.kunlun.current_stream(1)
+    assert torch.accelerator.memory_allocated(1) == torch.kunlun.memory_allocated(1) > 0
+    assert torch.accelerator.memory_reserved("kunlun:1") == torch.kunlun.memory_reserved(1)
+    assert torch.accelerator.max_memory_allocated(1) >= torch.accelerator.memory_allocated(1)
+    assert torch.accelerator.max_memory_reserved(1) >= torch.accelerator.memory_reserved(1)
+    stats = torch.accelerator.memory_stats(1)
+    assert stats["allocated_bytes.all.current"] == torch.kunlun.memory_allocated(1)
+    torch.accelerator.reset_peak_memory_stats(1)
+    torch.accelerator.reset_accumulated_memory_stats(1)
+    assert torch.accelerator.memory_stats(1)["allocation.all.allocated"] == 0
+    assert torch.accelerator.get_memory_info(1) == torch.kunlun.mem_get_info(1)
+    torch.accelerator.synchronize("kunlun:1")
+    torch.accelerator.empty_cache()
+    torch.accelerator.empty_host_cache()
+    assert tensor.sum().item() == 1000
+    with pytest.raises(RuntimeError, match="invalid kunlun device ordinal 60"):
+        torch.accelerator.set_device_index(60)

@@ -135,3 +135,22 @@ def test_an_own_generator_is_used():
     assert words(torch.kunlun.get_rng_state()) == default
     generator.manual_seed(3)
     assert torch.equal(torch.rand(10, device="kunlun", generator=generator).cpu(), first.cpu())
+
+
+def test_fork_rng_gives_every_state_back(two_devices):
+    torch.manual_seed(3)
+    expected = [torch.randn(4, device=f"kunlun:{index}") for index in (0, 1)] + [torch.randn(4)]
+    torch.manual_seed(3)
+    with torch.random.fork_rng(device_type="kunlun"):
+        torch.manual_seed(99)
+        for index in (0, 1):
+            torch.randn(100, device=f"kunlun:{index}")
+        torch.randn(100)
+    again = [torch.randn(4, device=f"kunlun:{index}") for index in (0, 1)] + [torch.randn(4)]
+    assert all(torch.equal(one, two) for one, two in zip(again, expected, strict=True))
+    with torch.random.fork_rng(devices=[1], device_type="kunlun"):
+        torch.kunlun.manual_seed_all(5)
+    assert torch.kunlun.get_rng_state(0).tolist() == torch.Generator("kunlun").manual_seed(5).get_state().tolist()
+    assert torch.kunlun.get_rng_state(1).tolist() != torch.kunlun.get_rng_state(0).tolist()
+    with torch.random.fork_rng(enabled=False, device_type="kunlun"):
+        pass

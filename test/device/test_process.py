@@ -85,8 +85,11 @@ def test_fork_after_first_use_is_refused_in_the_child(check_python):
     import torch_xpu_kunlun
     tensor = torch.ones(10, device="kunlun")
     pinned = torch.ones(10).pin_memory()
+    stream, event = torch.kunlun.Stream(), torch.kunlun.Event()
+    event.record()
+    state = torch.kunlun.get_rng_state()
     def use():
-        global tensor, pinned
+        global tensor, pinned, stream, event
         assert torch.kunlun._is_in_bad_fork()
         assert not torch.kunlun.is_initialized()
         for act in (
@@ -98,6 +101,23 @@ def test_fork_after_first_use_is_refused_in_the_child(check_python):
             lambda: torch.kunlun.Stream().synchronize(),
             lambda: torch.kunlun.mem_get_info(),
             lambda: torch.ones(10).pin_memory(),
+            lambda: torch.kunlun.Stream(),
+            lambda: torch.Stream("kunlun"),
+            lambda: torch.kunlun.current_stream(),
+            lambda: torch.kunlun.default_stream(),
+            lambda: torch.kunlun.stream(stream).__enter__(),
+            lambda: torch.kunlun.set_device(1),
+            lambda: torch.kunlun.Event().record(),
+            lambda: event.record(stream),
+            lambda: event.query(),
+            lambda: event.synchronize(),
+            lambda: event.wait(stream),
+            lambda: stream.query(),
+            lambda: torch.kunlun.Event(interprocess=True).ipc_handle(),
+            lambda: torch.kunlun.get_rng_state(),
+            lambda: torch.kunlun.set_rng_state(state),
+            lambda: torch.randn(3, device="kunlun"),
+            lambda: torch.kunlun.utilization(),
         ):
             try:
                 act()
@@ -108,19 +128,57 @@ def test_fork_after_first_use_is_refused_in_the_child(check_python):
         assert torch.kunlun.memory_allocated() == 0
         torch.manual_seed(1)
         # What was inherited may go away in peace, and CPU work goes on.
-        del tensor, pinned
+        del tensor, pinned, stream, event
         assert torch.ones(3).sum().item() == 3
     in_child(use)
     assert tensor.sum().item() == 10
     """
     )
     lines = output.splitlines()
-    assert len(lines) == 8
+    assert len(lines) == 25
     text = (
         "Cannot re-initialize kunlun in forked subprocess. To use kunlun with multiprocessing, "
         "you must use the 'spawn' start method"
     )
     assert set(lines) == {text}
+
+
+def test_a_second_import_and_a_reload_find_everything_done(check_python):
+    check_python(
+        """
+        import importlib, sys, torch, torch_xpu_kunlun
+        module, dlpack = torch.kunlun, torch.Tensor.__dlpack_device__
+        importlib.reload(torch_xpu_kunlun)
+        importlib.reload(torch_xpu_kunlun._registration).register()
+        importlib.reload(torch_xpu_kunlun)
+        assert torch.kunlun is module and torch.Tensor.__dlpack_device__ is dlpack
+        for name in [name for name in sys.modules if name.startswith("torch_xpu_kunlun")]:
+            del sys.modules[name]
+        import torch_xpu_kunlun
+        assert torch.kunlun is module and torch.Tensor.__dlpack_device__ is dlpack
+        assert torch.ones(2, device="kunlun").sum().item() == 2
+        """
+    )
+
+
+def test_the_first_import_and_first_use_may_be_in_a_thread(check_new_python):
+    check_new_python(
+        """
+        import threading
+        seen = []
+        def work():
+            import torch, torch_xpu_kunlun
+            seen.append(torch.ones(3, device="kunlun").sum().item())
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        import torch
+        assert seen == [3, 3] and torch.ones(4, device="kunlun").sum().item() == 4
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
 
 
 def test_dataloader_workers_that_only_use_the_cpu(check_python):

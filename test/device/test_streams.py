@@ -35,8 +35,8 @@ def test_priorities():
     assert torch.kunlun.Stream.priority_range() == (0, -1)
     assert torch.kunlun.Stream().priority == 0
     assert torch.kunlun.Stream(priority=-5).priority == -1
-    with pytest.raises(ValueError, match=r"priority of 0 \(normal\) or less \(high\), got 1"):
-        torch.kunlun.Stream(priority=1)
+    assert torch.kunlun.Stream(priority=1).priority == 0
+    assert torch.Stream("kunlun", priority=-1).stream_id & 3 == torch.kunlun.Stream(priority=-1).stream_id & 3
 
 
 def test_stream_context_restores_stream_and_device(two_devices):
@@ -179,11 +179,137 @@ def test_events_are_known_by_their_class():
     assert isinstance(event, torch.kunlun.Event)
     assert not isinstance(torch.kunlun.Stream(), torch.kunlun.Event)
     assert torch.kunlun.current_stream().record_event(event) is not None
-    with pytest.raises(NotImplementedError, match="between processes"):
-        torch.kunlun.Event(interprocess=True)
+    with pytest.raises(NotImplementedError, match="graph capture"):
+        torch.kunlun.Event(external=True)
 
 
 def test_a_stream_has_a_native_handle():
     stream = torch.kunlun.Stream()
     assert stream.kunlun_stream != 0
     assert stream.kunlun_stream != torch.kunlun.default_stream().kunlun_stream
+
+
+def test_a_stream_from_elsewhere():
+    # Handles of our own streams stand in for those of another library: they are of the same driver.
+    own = torch.kunlun.Stream()
+    handle = own.kunlun_stream
+    assert torch.kunlun.ExternalStream(handle) == own
+    assert torch.kunlun.get_stream_from_external(handle, "kunlun:0") == own
+    assert torch.kunlun.Stream(stream_ptr=handle).kunlun_stream == handle
+    assert own._as_parameter_.value == handle
+    with pytest.raises(ValueError, match="handle of a stream that exists"):
+        torch.kunlun.ExternalStream(0)
+
+
+def test_a_stream_that_is_not_of_the_pool(two_devices):
+    # To device 1 a stream of device 0 is somebody else's, so this is a stream that the pool does not know.
+    foreign = torch.kunlun.ExternalStream(torch.kunlun.default_stream(0).kunlun_stream, 1)
+    again = torch.kunlun.ExternalStream(foreign.kunlun_stream, 1)
+    assert foreign == again
+    assert foreign.device_index == 1
+    assert foreign not in [torch.kunlun.Stream(1) for _ in range(32)]
+    assert foreign.query()
+    foreign.synchronize()
+    with pytest.raises(ValueError, match="there is no kunlun stream with id"):
+        torch.kunlun.set_stream(torch.kunlun.Stream(stream_id=4 * 1000 + 3, device_index=0, device_type=20))
+
+
+def test_generic_streams_and_events_work_together():
+    stream, event = torch.Stream("kunlun"), torch.Event("kunlun", enable_timing=True)
+    with stream:
+        assert torch.kunlun.current_stream() == stream
+        data = torch.ones(1000, device="kunlun") * 2
+    stream.record_event(event)
+    torch.kunlun.current_stream().wait_event(event)
+    assert data.sum().item() == 2000
+    assert event.device == torch.device("kunlun:0")
+    other = torch.kunlun.Stream()
+    other.wait_stream(stream)
+    stream.wait_stream(other)
+    assert not torch.kunlun.is_current_stream_capturing()
+
+
+def test_recording_again_does_not_move_a_wait():
+    first, second = torch.kunlun.Stream(), torch.kunlun.Stream()
+    event = torch.kunlun.Event()
+    weight = torch.ones(400, 400, device="kunlun")
+    data = torch.zeros(1000, device="kunlun")
+    torch.kunlun.synchronize()
+    for round_ in range(1, 10):
+        with torch.kunlun.stream(first):
+            weight = weight @ weight / 400
+            data.fill_(round_)
+            event.record()
+        second.wait_event(event)
+        with torch.kunlun.stream(second):
+            seen = data + 0
+        first.wait_stream(second)
+        # The same event, recorded elsewhere meanwhile; the wait above is for the earlier record.
+        event.record(torch.kunlun.default_stream())
+        with torch.kunlun.stream(second):
+            assert seen.sum().item() == 1000 * round_
+
+
+def test_errors_of_elapsed_time_are_those_of_cuda():
+    start, end = torch.kunlun.Event(enable_timing=True), torch.kunlun.Event(enable_timing=True)
+    with pytest.raises(ValueError, match="Both events must be recorded before calculating elapsed time"):
+        start.elapsed_time(end)
+    start.record()
+    weight = torch.ones(2000, 2000, device="kunlun")
+    for _ in range(4):
+        weight = weight @ weight
+    end.record()
+    if not end.query():
+        with pytest.raises(RuntimeError, match="Both events must be completed before calculating elapsed time"):
+            start.elapsed_time(end)
+    end.synchronize()
+    assert start.elapsed_time(end) > 0
+    plain = torch.kunlun.Event()
+    plain.record()
+    plain.synchronize()
+    with pytest.raises(ValueError, match="Both events must be created with argument 'enable_timing=True'"):
+        start.elapsed_time(plain)
+
+
+def test_copies_between_devices_keep_the_order_of_both(two_devices):
+    first, second = torch.kunlun.Stream(0), torch.kunlun.Stream(1)
+    weight = torch.ones(400, 400, device="kunlun:0")
+    source = torch.zeros(1 << 16, device="kunlun:0")
+    target = torch.zeros(1 << 16, device="kunlun:1")
+    torch.kunlun.synchronize(0)
+    torch.kunlun.synchronize(1)
+    for round_ in range(1, 8):
+        with torch.kunlun.stream(first), torch.kunlun.stream(second):
+            weight = weight @ weight / 400
+            source.fill_(round_)
+            before = target + 0  # on device 1, before the copy overwrites it
+            target.copy_(source, non_blocking=True)
+            source.fill_(-1)  # after the copy has read it
+            after = target + 0
+            assert before[-1].item() == (round_ - 1 if round_ > 1 else 0)
+            assert after[0].item() == round_
+        assert torch.kunlun.current_device() == 0
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("size", [100, 1 << 16, 1 << 20])
+def test_copies_that_do_not_block_read_and_write_fresh_data(pinned, size):
+    host = torch.zeros(size, pin_memory=pinned)
+    weight = torch.ones(300, 300, device="kunlun")
+    for round_ in range(6):
+        weight = weight @ weight / 300
+        torch.kunlun.synchronize()
+        host.fill_(round_)
+        device = host.to("kunlun", non_blocking=True)
+        if pinned:
+            torch.kunlun.current_stream().synchronize()
+        host.fill_(-1)  # pageable memory may be changed at once
+        assert device.eq(round_).all().item()
+        device = device * 2
+        result = device.to("cpu", non_blocking=True)
+        torch.kunlun.current_stream().synchronize()
+        assert result.eq(2 * round_).all().item()
+        back = torch.empty(size, pin_memory=pinned)
+        back.copy_(device + 1, non_blocking=True)
+        torch.kunlun.current_stream().synchronize()
+        assert back.eq(2 * round_ + 1).all().item()

@@ -9,6 +9,8 @@ CSRC = ROOT / "csrc"
 # sanitizers on their own. They get no torch include path, which proves it at every build.
 TORCH_FREE = (
     "runtime/Env.cpp",
+    "runtime/ipc/ProcessId.cpp",
+    "runtime/ipc/Tickets.cpp",
     "runtime/allocator/",
     "runtime/chip/",
     "runtime/sim/",

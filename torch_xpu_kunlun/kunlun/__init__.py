@@ -9,7 +9,7 @@ from torch_xpu_kunlun._inductor import CppWrapperCodegen as CppWrapperCodegen
 from torch_xpu_kunlun._inductor import PythonWrapperCodegen as PythonWrapperCodegen
 from torch_xpu_kunlun._inductor import Scheduling as Scheduling
 from torch_xpu_kunlun._inductor import WrapperFxCodegen as WrapperFxCodegen
-from torch_xpu_kunlun.kunlun import amp, memory, random, streams
+from torch_xpu_kunlun.kunlun import amp, memory, random, streams, telemetry
 
 # The names with an underscore are those that torch itself looks for.
 from torch_xpu_kunlun.kunlun._device import (
@@ -25,13 +25,19 @@ from torch_xpu_kunlun.kunlun._device import (
     device_count,
     device_of,
     get_amp_supported_dtype,
+    get_arch_list,
     get_device_capability,
     get_device_name,
     get_device_properties,
+    get_gencode_flags,
+    get_sync_debug_mode,
+    ipc_collect,
     is_available,
     is_bf16_supported,
+    is_tf32_supported,
     reset_device,
     set_device,
+    set_sync_debug_mode,
     synchronize,
 )
 from torch_xpu_kunlun.kunlun._lazy import _is_in_bad_fork as _is_in_bad_fork
@@ -56,6 +62,12 @@ from torch_xpu_kunlun.kunlun.random import (
     _get_generator as _get_generator,
 )
 from torch_xpu_kunlun.kunlun.random import (
+    _get_rng_state_offset as _get_rng_state_offset,
+)
+from torch_xpu_kunlun.kunlun.random import (
+    _set_rng_state_offset as _set_rng_state_offset,
+)
+from torch_xpu_kunlun.kunlun.random import (
     get_rng_state,
     get_rng_state_all,
     initial_seed,
@@ -68,23 +80,35 @@ from torch_xpu_kunlun.kunlun.random import (
 )
 from torch_xpu_kunlun.kunlun.streams import (
     Event,
+    ExternalStream,
     Stream,
     StreamContext,
     current_stream,
     default_stream,
+    get_stream_from_external,
+    is_current_stream_capturing,
     set_stream,
     stream,
 )
 from torch_xpu_kunlun.kunlun.streams import (
     _set_stream_by_id as _set_stream_by_id,
 )
+from torch_xpu_kunlun.kunlun.telemetry import (
+    clock_rate,
+    memory_usage,
+    power_draw,
+    temperature,
+    utilization,
+)
 
 __all__ = [
     "Event",
+    "ExternalStream",
     "Stream",
     "StreamContext",
     "amp",
     "can_device_access_peer",
+    "clock_rate",
     "current_device",
     "current_stream",
     "default_generators",
@@ -94,17 +118,24 @@ __all__ = [
     "device_of",
     "empty_cache",
     "get_amp_supported_dtype",
+    "get_arch_list",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_gencode_flags",
     "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
+    "get_stream_from_external",
+    "get_sync_debug_mode",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
+    "is_tf32_supported",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -116,6 +147,8 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "memory_usage",
+    "power_draw",
     "random",
     "reset_accumulated_memory_stats",
     "reset_device",
@@ -127,9 +160,13 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "set_sync_debug_mode",
     "stream",
     "streams",
     "synchronize",
+    "telemetry",
+    "temperature",
+    "utilization",
 ]
 
 

@@ -100,8 +100,14 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Whether ``device`` reads and writes the memory of ``peer_device`` directly."""
+    """Whether ``device`` reads and writes the memory of ``peer_device`` directly; False for a device and itself.
+
+    Raises AssertionError for a device that does not exist.
+    """
     index, peer = _get_device_index(device, optional=True), _get_device_index(peer_device)
+    for name, number in (("device", index), ("peer device", peer)):
+        if not 0 <= number < device_count():
+            raise AssertionError(f"Invalid {name} id: {number}")
     if index == peer:
         return False
     return get_device_properties(index).has_peer_access and get_device_properties(peer).has_peer_access
@@ -115,3 +121,56 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     """Whether tensors may be ``torch.bfloat16``."""
     return is_available()
+
+
+def is_tf32_supported() -> bool:
+    """Whether matrix products of float32 may be computed in TF32: no, they are computed in float32."""
+    return False
+
+
+def get_arch_list() -> list[str]:
+    """Chip generations that this library holds compiled kernels for: none, the chip's driver brings the kernels."""
+    return []
+
+
+def get_gencode_flags() -> str:
+    """Compiler flags of the kernels that this library holds: none, see :func:`get_arch_list`."""
+    return ""
+
+
+_SYNC_DEBUG_MODES = {"default": 0, "warn": 1, "error": 2}
+
+
+def set_sync_debug_mode(debug_mode: int | str) -> None:
+    """Sets what operations do that make the host wait for the device; for the whole process.
+
+    Args:
+        debug_mode: ``"default"`` or 0 (nothing), ``"warn"`` or 1 (a warning each time), ``"error"`` or 2 (RuntimeError
+            before anything has been done).
+
+    That are ``item()``, copies between host and device that are not asynchronous (``non_blocking=True`` with pinned
+    memory is), operators whose caller waits (the tiers *boxed* and *fallback*) and ``Stream.synchronize``. As in
+    ``torch.cuda``, calls that only wait, ``torch.kunlun.synchronize`` and ``Event.synchronize``, are left out.
+    """
+    if isinstance(debug_mode, str):
+        if debug_mode not in _SYNC_DEBUG_MODES:
+            raise RuntimeError("invalid value of debug_mode, expected one of `default`, `warn`, `error`")
+        debug_mode = _SYNC_DEBUG_MODES[debug_mode]
+    if debug_mode not in _SYNC_DEBUG_MODES.values():
+        raise RuntimeError("invalid value of debug_mode, expected one of 0, 1, 2")
+    _C._set_sync_debug_mode(debug_mode)
+
+
+def get_sync_debug_mode() -> int:
+    """What :func:`set_sync_debug_mode` has set, as a number."""
+    return _C._get_sync_debug_mode()
+
+
+def ipc_collect() -> None:
+    """Frees the memory of tensors that were sent to other processes and that none of them uses any more.
+
+    Otherwise that happens when the next tensor is sent. Tensors that were sent and never received stay until this
+    process ends.
+    """
+    if _C._is_initialized():
+        _C._ipc_collect()

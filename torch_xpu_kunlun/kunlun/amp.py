@@ -1,10 +1,16 @@
 """Automatic mixed precision: ``torch.amp`` with the device filled in."""
 
+import functools
+
 import torch
 from torch.amp import GradScaler as _GradScaler
 from torch.amp import autocast as _autocast
 
-__all__ = ["GradScaler", "autocast"]
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
+
+#: ``torch.amp.custom_fwd`` and ``torch.amp.custom_bwd``, decorators of an autograd function's methods, for kunlun.
+custom_fwd = functools.partial(torch.amp.custom_fwd, device_type="kunlun")
+custom_bwd = functools.partial(torch.amp.custom_bwd, device_type="kunlun")
 
 
 class autocast(_autocast):

@@ -34,6 +34,7 @@ def _get_generator(device: Any = "kunlun") -> torch.Generator:
 
 def get_rng_state(device: Any = "kunlun") -> torch.Tensor:
     """State of the device's generator: 16 bytes on the CPU, the seed and the offset as 64-bit numbers."""
+    _C._refuse_in_forked_child()
     return _get_generator(device).get_state()
 
 
@@ -44,7 +45,16 @@ def get_rng_state_all() -> list[torch.Tensor]:
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "kunlun") -> None:
     """Sets the state of the device's generator to one that ``get_rng_state`` returned."""
+    _C._refuse_in_forked_child()
     _get_generator(device).set_state(new_state)
+
+
+def _get_rng_state_offset(device: Any = "kunlun") -> int:
+    return _get_generator(device).get_offset()
+
+
+def _set_rng_state_offset(offset: int, device: Any = "kunlun") -> None:
+    _get_generator(device).set_offset(offset)
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:

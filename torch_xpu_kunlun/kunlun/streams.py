@@ -1,11 +1,26 @@
 """Streams and events."""
 
+import ctypes
 from typing import Any
 
 import torch
 
 from torch_xpu_kunlun import _C
 from torch_xpu_kunlun.kunlun._utils import _get_device_index
+from torch_xpu_kunlun.kunlun.events import Event
+
+__all__ = [
+    "Event",
+    "ExternalStream",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "get_stream_from_external",
+    "is_current_stream_capturing",
+    "set_stream",
+    "stream",
+]
 
 
 class Stream(torch.Stream):
@@ -13,7 +28,8 @@ class Stream(torch.Stream):
 
     Args:
         device: where; default is the current device.
-        priority: 0 is normal, -1 is high.
+        priority: 0 is normal, -1 is high; a number outside of that range means the nearest in it.
+        stream_ptr: the driver's stream, as a number, if another library has made it; see :class:`ExternalStream`.
 
     Streams come from a pool of 32 for each device and priority, in turn.
     """
@@ -22,12 +38,34 @@ class Stream(torch.Stream):
         if "stream_id" in kwargs:
             return super().__new__(cls, priority=priority, **kwargs)
         index = _get_device_index(device, optional=True)
+        if "stream_ptr" in kwargs:
+            stream_id, index, device_type = _C._get_stream_from_external(kwargs.pop("stream_ptr"), index)
+            return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=device_type, **kwargs)
         return super().__new__(cls, torch.device("kunlun", index), priority=priority, **kwargs)
+
+    def record_event(self, event: "torch.Event | None" = None) -> torch.Event:
+        """Records ``event``, or a new one, behind the work that the stream has been given so far; returns it."""
+        if event is None:
+            event = Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: torch.Event) -> None:
+        """Makes later work on this stream wait for the last record of ``event``. Returns at once."""
+        event.wait(self)
+
+    def wait_stream(self, stream: torch.Stream) -> None:
+        """Makes later work on this stream wait for what ``stream`` has been given so far. Returns at once."""
+        self.wait_event(stream.record_event())
 
     @property
     def kunlun_stream(self) -> int:
         """The driver's stream, as a number."""
         return self.native_handle
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.kunlun_stream)
 
     @property
     def priority(self) -> int:
@@ -43,28 +81,23 @@ class Stream(torch.Stream):
         return f"<torch.kunlun.Stream device=kunlun:{self.device_index} stream_id={self.stream_id}>"
 
 
-class _EventType(type):
-    # torch 2.13 takes instances of torch.Event itself where a stream records an event or two are compared, and refuses
-    # subclasses. So an event of this class is a torch.Event, and isinstance says what belongs here.
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, torch.Event) and instance.device.type == "kunlun"
-
-
-class Event(metaclass=_EventType):
-    """A mark in a stream: to wait for, to ask whether it has been passed, or to take the time. Makes a ``torch.Event``.
+class ExternalStream(Stream):
+    """A stream that another library has made.
 
     Args:
-        enable_timing: whether ``elapsed_time`` (in milliseconds) can be used.
-        blocking: accepted as in ``torch.cuda``; a wait never keeps a core busy for long.
-        interprocess: sharing an event between processes is not offered; raises NotImplementedError.
+        stream_ptr: the driver's stream, as a number.
+        device: the device it belongs to; default is the current device. Work fails if it is another one.
+
+    The stream stays the other library's: it must outlive this object and the work and memory that have used it.
     """
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
-        if interprocess:
-            raise NotImplementedError(
-                "kunlun events cannot be shared between processes; synchronise the stream and tell the other process"
-            )
-        return torch.Event("kunlun", enable_timing=enable_timing, blocking=blocking)
+    def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> "ExternalStream":
+        return super().__new__(cls, device, stream_ptr=stream_ptr, **kwargs)
+
+
+def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
+    """The stream that another library has made and that has the number ``data_ptr``; see :class:`ExternalStream`."""
+    return Stream(device, stream_ptr=data_ptr)
 
 
 def _make_stream(data: tuple[int, int, int]) -> Stream:
@@ -80,6 +113,11 @@ def current_stream(device: Any = None) -> Stream:
 def default_stream(device: Any = None) -> Stream:
     """The default stream of ``device`` (default: the current device)."""
     return _make_stream(_C._get_default_stream(_get_device_index(device, optional=True)))
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether a graph records the work of the current stream."""
+    return current_stream().is_capturing()
 
 
 def set_stream(stream: "torch.Stream | None") -> None:

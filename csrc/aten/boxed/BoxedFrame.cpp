@@ -12,6 +12,7 @@
 #include "runtime/CachingAllocator.h"
 #include "runtime/Error.h"
 #include "runtime/Stream.h"
+#include "runtime/SyncDebug.h"
 #include "runtime/chip/Loader.h"
 #include "runtime/frame/FrameBuilder.h"
 
@@ -120,6 +121,7 @@ bool launchBoxedFrame(
   if (!fitsFrame(schema) || !plainOnly(arguments) || !takesDtypes(name, arguments)) {
     return false;
   }
+  noteSynchronization(name);
   std::vector<c10::IValue> written_arguments;
   for (size_t i = 0; i < count_args; ++i) {
     if (written(schema.arguments()[i])) {

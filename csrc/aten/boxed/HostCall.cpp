@@ -20,6 +20,7 @@
 #include "runtime/Futex.h"
 #include "runtime/Interrupt.h"
 #include "runtime/Stream.h"
+#include "runtime/SyncDebug.h"
 #include "runtime/chip/Loader.h"
 #include "runtime/frame/Threads.h"
 
@@ -207,6 +208,7 @@ void runOnChip(
     int64_t work,
     c10::function_ref<void()> function,
     c10::function_ref<Spare()> set_aside) {
+  noteSynchronization(name);
   installHostAllocator();
   const auto& runtime = chip::runtime();
   Call call(function);

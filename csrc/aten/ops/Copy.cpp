@@ -17,6 +17,7 @@
 #include "aten/Structured.h"
 #include "runtime/Error.h"
 #include "runtime/Event.h"
+#include "runtime/SyncDebug.h"
 #include "runtime/chip/Loader.h"
 
 namespace kunlun::aten {
@@ -41,6 +42,9 @@ void transfer(const at::Tensor& device, const at::Tensor& host, bool to_device, 
   const auto index = device.device().index();
   const auto stream = currentStreamHandle(index);
   const bool async = non_blocking && isPinned(host);
+  if (!async) {
+    noteSynchronization(to_device ? "a copy to the device" : "a copy to the host");
+  }
   void* const device_data = const_cast<void*>(device.const_data_ptr());
   void* const host_data = const_cast<void*>(host.const_data_ptr());
   check(

@@ -146,6 +146,9 @@ void completeTable(kl_runtime_table& table, const char* driver) {
   if (table.try_host == nullptr) { // no capability: launch_host does the same, later
     table.try_host = [](kl_stream, const char*, kl_host_fn, void*) -> kl_result { return KL_NOT_READY; };
   }
+  any |= KUNLUN_FILL(device_telemetry, "sensors");
+  any |= KUNLUN_FILL(event_ipc_get_handle, "events shared between processes");
+  any |= KUNLUN_FILL(event_ipc_open_handle, "events shared between processes");
   if (any || table.last_error == nullptr) {
     driver_last_error = table.last_error;
     table.last_error = lastError;

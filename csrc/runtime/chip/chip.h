@@ -109,7 +109,19 @@ typedef struct kl_pointer_info {
   uint64_t size;  /* its bytes */
 } kl_pointer_info;
 
-enum { KL_EVENT_TIMING = 1u << 0 };
+enum {
+  KL_EVENT_TIMING = 1u << 0,
+  KL_EVENT_INTERPROCESS = 1u << 1 /* may be handed to other processes; then without timing */
+};
+
+/* What device_telemetry measures. */
+typedef enum kl_telemetry {
+  KL_TELEMETRY_UTILIZATION = 0,        /* percent of the time in which work ran, over the last sample period */
+  KL_TELEMETRY_MEMORY_UTILIZATION = 1, /* percent of the time in which memory was read or written, likewise */
+  KL_TELEMETRY_TEMPERATURE = 2,        /* degrees Celsius */
+  KL_TELEMETRY_POWER = 3,              /* watts */
+  KL_TELEMETRY_CLOCK = 4               /* megahertz */
+} kl_telemetry;
 
 typedef struct kl_stream_st* kl_stream;
 typedef struct kl_event_st* kl_event;
@@ -172,6 +184,11 @@ typedef struct kl_runtime_table {
   /* `name` labels the work in errors and traces; it must outlive the call. */
   kl_result (*launch_host)(kl_stream stream, const char* name, kl_host_fn fn, void* arg);
 
+  /*
+   * Memory for other processes of the same user. `ptr` is the start of an allocation (pointer_info.base); the handle is
+   * plain data that travels by whatever means. It is opened on a device of the same physical_id, and the memory stays
+   * until the last opener has closed it, even if the owner has freed it or ended meanwhile.
+   */
   kl_result (*ipc_get_handle)(void* ptr, char handle[64]);
   kl_result (*ipc_open_handle)(int32_t device, const char handle[64], void** out);
   kl_result (*ipc_close_handle)(void* ptr);
@@ -186,6 +203,13 @@ typedef struct kl_runtime_table {
    * carries no failure: KL_SUCCESS, after the call. Otherwise KL_NOT_READY, and nothing has happened: launch_host then.
    * For short calls that the caller would wait for. NULL: never. */
   kl_result (*try_host)(kl_stream stream, const char* name, kl_host_fn fn, void* arg);
+
+  /* KL_ERROR_NOT_IMPLEMENTED for what the chip has no sensor for. */
+  kl_result (*device_telemetry)(int32_t device, int32_t what, double* out);
+
+  /* Events for other processes, made with KL_EVENT_INTERPROCESS. Whoever opened one may record it too. */
+  kl_result (*event_ipc_get_handle)(kl_event event, char handle[64]);
+  kl_result (*event_ipc_open_handle)(int32_t device, const char handle[64], kl_event* out);
 } kl_runtime_table;
 
 /* ---- operators -------------------------------------------------------- */

@@ -40,6 +40,10 @@ class Arena {
   int device() const {
     return device_;
   }
+  // The file behind it, by which other processes map it.
+  int fd() const {
+    return fd_;
+  }
   bool contains(const void* ptr, uint64_t bytes) const {
     const auto offset = static_cast<uint64_t>(static_cast<const char*>(ptr) - base_);
     return offset < bytes_ && bytes <= bytes_ - offset;

@@ -9,6 +9,7 @@
 
 #include "runtime/Env.h"
 #include "runtime/sim/HostInfo.h"
+#include "runtime/sim/PeerMemory.h"
 #include "runtime/sim/Process.h"
 #include "runtime/sim/Stream.h"
 
@@ -100,7 +101,7 @@ void deviceProperties(int index, kl_device_properties* out) {
   out->minor = 0;
   out->multi_processor_count = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
   out->physical_id = physical;
-  out->capabilities = KL_CAP_EVENT_TIMING | KL_CAP_PEER_ACCESS;
+  out->capabilities = KL_CAP_EVENT_TIMING | KL_CAP_PEER_ACCESS | KL_CAP_IPC;
   if ((env().sim_missing_dtypes & (1u << KL_FLOAT64)) == 0) {
     out->capabilities |= KL_CAP_FP64;
   }
@@ -140,7 +141,7 @@ Device* deviceHolding(const void* ptr, uint64_t bytes) {
       return candidate;
     }
   }
-  return nullptr;
+  return importingDevice(ptr, bytes);
 }
 
 void setCopySpeed(std::optional<uint64_t> bytes_a_second) {

@@ -75,7 +75,7 @@ uint64_t deviceMemory();
 Device& device(int index);
 // The device if it has been started.
 Device* startedDevice(int index);
-// The started device whose memory holds the range.
+// The started device whose memory holds the range, its own or what it has imported from another process.
 Device* deviceHolding(const void* ptr, uint64_t bytes);
 
 void checkIndex(int index);

@@ -8,10 +8,13 @@
 #include "runtime/sim/Event.h"
 #include "runtime/sim/Faults.h"
 #include "runtime/sim/HostMemory.h"
+#include "runtime/sim/PeerMemory.h"
 #include "runtime/sim/Protect.h"
+#include "runtime/sim/SharedEvent.h"
 #include "runtime/sim/Sim.h"
 #include "runtime/sim/Status.h"
 #include "runtime/sim/Stream.h"
+#include "runtime/sim/Telemetry.h"
 
 #ifndef KUNLUN_VERSION
 #define KUNLUN_VERSION "0.0.0"
@@ -151,7 +154,7 @@ kl_result pointerInfo(const void* ptr, kl_pointer_info* out) {
     require(out, "out");
     *out = kl_pointer_info{KL_POINTER_UNKNOWN, -1, nullptr, 0};
     if (Device* holder = deviceHolding(ptr, 1)) {
-      if (holder->arena().find(ptr, out)) {
+      if (holder->arena().find(ptr, out) || findImported(ptr, out)) {
         out->type = KL_POINTER_DEVICE;
       }
     } else if (hostFind(ptr, out)) {
@@ -245,7 +248,16 @@ kl_result eventCreate(int32_t index, uint32_t flags, kl_event* out) {
     require(out, "out");
     checkIndex(index);
     checkHealthy(index);
-    *out = reinterpret_cast<kl_event>(new Event(index, (flags & KL_EVENT_TIMING) != 0));
+    const bool timing = (flags & KL_EVENT_TIMING) != 0;
+    if ((flags & KL_EVENT_INTERPROCESS) == 0) {
+      *out = reinterpret_cast<kl_event>(new Event(index, timing));
+      return KL_SUCCESS;
+    }
+    if (timing) {
+      raise(KL_ERROR_VALUE, index, "an event that is shared between processes cannot take the time");
+    }
+    device(index); // starts the chip: the event lives in memory of its own
+    *out = reinterpret_cast<kl_event>(new Event(index, SharedEvent::create(index)));
     return KL_SUCCESS;
   });
 }
@@ -293,6 +305,58 @@ kl_result eventElapsed(kl_event start, kl_event end, double* milliseconds) {
     require(milliseconds, "milliseconds");
     checkHealthy(eventOf(start).device());
     return Event::elapsed(eventOf(start), eventOf(end), milliseconds);
+  });
+}
+
+kl_result ipcGetHandle(void* ptr, char* handle) {
+  return entry("ipc_get_handle", [&] {
+    require(handle, "handle");
+    exportMemory(ptr, handle);
+    return KL_SUCCESS;
+  });
+}
+
+kl_result ipcOpenHandle(int32_t index, const char* handle, void** out) {
+  return entry("ipc_open_handle", [&] {
+    require(handle, "handle");
+    require(out, "out");
+    *out = importMemory(index, handle);
+    return KL_SUCCESS;
+  });
+}
+
+kl_result ipcCloseHandle(void* ptr) {
+  return releasingEntry("ipc_close_handle", [&] {
+    closeMemory(ptr);
+    return KL_SUCCESS;
+  });
+}
+
+kl_result eventIpcGetHandle(kl_event handle, char* out) {
+  return entry("event_ipc_get_handle", [&] {
+    require(out, "handle");
+    eventOf(handle).exportHandle(out);
+    return KL_SUCCESS;
+  });
+}
+
+kl_result eventIpcOpenHandle(int32_t index, const char* handle, kl_event* out) {
+  return entry("event_ipc_open_handle", [&] {
+    require(handle, "handle");
+    require(out, "out");
+    checkIndex(index);
+    checkHealthy(index);
+    *out = reinterpret_cast<kl_event>(new Event(index, SharedEvent::open(index, handle)));
+    return KL_SUCCESS;
+  });
+}
+
+kl_result deviceTelemetry(int32_t index, int32_t what, double* out) {
+  return entry("device_telemetry", [&] {
+    require(out, "out");
+    checkIndex(index);
+    *out = measure(index, what);
+    return KL_SUCCESS;
   });
 }
 
@@ -355,11 +419,14 @@ constexpr kl_runtime_table kRuntime = {
     .memcpy_async = memcpyAsync,
     .memset_async = memsetAsync,
     .launch_host = launchHost,
-    .ipc_get_handle = nullptr,
-    .ipc_open_handle = nullptr,
-    .ipc_close_handle = nullptr,
+    .ipc_get_handle = ipcGetHandle,
+    .ipc_open_handle = ipcOpenHandle,
+    .ipc_close_handle = ipcCloseHandle,
     .set_interrupt_check = setInterruptCheckEntry,
     .try_host = tryHost,
+    .device_telemetry = deviceTelemetry,
+    .event_ipc_get_handle = eventIpcGetHandle,
+    .event_ipc_open_handle = eventIpcOpenHandle,
 };
 
 } // namespace

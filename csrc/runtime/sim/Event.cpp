@@ -19,14 +19,49 @@ void Event::record(Stream& stream) {
   auto record = std::make_shared<EventRecord>();
   record->stream = stream.shared_from_this();
   record->timing = timing_;
-  stream.record(record);
+  if (shared_ != nullptr) {
+    record->shared = shared_;
+    record->generation = shared_->begin();
+  }
+  try {
+    stream.record(record);
+  } catch (...) {
+    if (shared_ != nullptr) {
+      shared_->finish(record->generation, true);
+    }
+    throw;
+  }
   std::lock_guard lock(lock_);
   record_ = std::move(record);
 }
 
+void Event::exportHandle(char handle[64]) const {
+  if (shared_ == nullptr) {
+    raise(
+        KL_ERROR_VALUE,
+        device_,
+        "an event can be handed to other processes only if it was made for that (KL_EVENT_INTERPROCESS)");
+  }
+  shared_->exportHandle(device_, handle);
+}
+
 std::shared_ptr<EventRecord> Event::current() const {
-  std::lock_guard lock(lock_);
-  return record_;
+  std::shared_ptr<EventRecord> own;
+  {
+    std::lock_guard lock(lock_);
+    own = record_;
+  }
+  if (shared_ == nullptr) {
+    return own;
+  }
+  const uint64_t newest = shared_->newest();
+  if (newest == 0 || (own != nullptr && own->generation == newest)) {
+    return own;
+  }
+  auto foreign = std::make_shared<EventRecord>();
+  foreign->shared = shared_;
+  foreign->generation = newest;
+  return foreign;
 }
 
 bool Event::query() const {
@@ -38,6 +73,13 @@ kl_result Event::synchronize() const {
   const auto record = current();
   if (record == nullptr) {
     return KL_SUCCESS;
+  }
+  if (record->isForeign()) {
+    Fault fault;
+    if (!record->shared->waitFor(record->generation, isInterrupted, device_, &fault)) {
+      raise(KL_ERROR_INTERRUPTED, device_, "the wait was interrupted; the work it waited for goes on");
+    }
+    return fault == nullptr ? KL_SUCCESS : setLastError(*fault);
   }
   if (!record->isDone()) {
     record->stream->refuseOwnThread("event_synchronize");

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "runtime/sim/Progress.h"
+#include "runtime/sim/SharedEvent.h"
 #include "runtime/sim/Status.h"
 
 namespace kunlun::sim {
@@ -22,22 +24,33 @@ struct EventRecord {
   int64_t nanoseconds = 0; // 0 without timing
 
   bool timing = false;
+  // What other processes see of it; NULL for an event of this process alone. A recording that another process has made
+  // has no stream here, and only this part tells when it is done.
+  std::shared_ptr<SharedEvent> shared;
+  uint64_t generation = 0;
 
+  bool isForeign() const {
+    return stream == nullptr;
+  }
   bool isDone() const {
-    return done.get() != 0;
+    return isForeign() ? shared->isDone(generation) : done.get() != 0;
   }
 };
 
 class Event {
  public:
   Event(int device, bool timing) : device_(device), timing_(timing) {}
+  Event(int device, std::shared_ptr<SharedEvent> shared)
+      : device_(device), timing_(false), shared_(std::move(shared)) {}
 
   int device() const {
     return device_;
   }
 
   void record(Stream& stream);
-  // NULL when never recorded.
+  // The bytes from which another process opens it.
+  void exportHandle(char handle[64]) const;
+  // NULL when never recorded, in whichever process.
   std::shared_ptr<EventRecord> current() const;
 
   bool query() const;
@@ -49,7 +62,8 @@ class Event {
  private:
   const int device_;
   const bool timing_;
-  mutable std::mutex lock_; // guards record_
+  const std::shared_ptr<SharedEvent> shared_; // NULL for an event of this process alone
+  mutable std::mutex lock_;                   // guards record_
   std::shared_ptr<EventRecord> record_;
 };
 

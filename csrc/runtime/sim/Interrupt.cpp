@@ -36,6 +36,11 @@ bool waitUnlessInterrupted(Progress& progress, uint64_t target) {
   return true;
 }
 
+bool isInterrupted() {
+  const InterruptCheck check = installed.load(std::memory_order_acquire);
+  return check != nullptr && check() != 0;
+}
+
 void waitInterruptibly(Progress& progress, uint64_t target) {
   if (!waitUnlessInterrupted(progress, target)) {
     raise(KL_ERROR_INTERRUPTED, -1, "the wait was interrupted; the work it waited for goes on");

@@ -18,4 +18,7 @@ void waitInterruptibly(Progress& progress, uint64_t target);
 // The same without raising: false when interrupted.
 bool waitUnlessInterrupted(Progress& progress, uint64_t target);
 
+// Whether the calling thread is to stop waiting, for a wait that sleeps by other means.
+bool isInterrupted();
+
 } // namespace kunlun::sim

@@ -54,10 +54,16 @@ int denyKey(int) {
 }
 #endif
 
+struct Region {
+  char* base;
+  uint64_t bytes;
+  int device;
+};
+
 struct State {
   int key = -1;    // written once, before the first chip thread starts
   std::mutex lock; // guards what follows, and orders the mprotect calls
-  std::vector<const Arena*> arenas;
+  std::vector<Region> regions;
   uint64_t running = 0; // items that run now; pages are accessible while it is not 0
 };
 
@@ -94,9 +100,9 @@ bool foreignOpenMP() {
   return found;
 }
 
-void setPages(const Arena& arena, int rights) {
-  if (mprotect(arena.base(), arena.bytes(), rights) != 0) {
-    raise(KL_ERROR_RUNTIME, arena.device(), "cannot change the protection of device memory: %s", std::strerror(errno));
+void setRights(const Region& region, int rights) {
+  if (mprotect(region.base, region.bytes, rights) != 0) {
+    raise(KL_ERROR_RUNTIME, region.device, "cannot change the protection of device memory: %s", std::strerror(errno));
   }
 }
 
@@ -145,26 +151,50 @@ void startProtection() {
   detail::protection.store(planned, std::memory_order_release);
 }
 
-void protectArena(const Arena& arena) {
+namespace {
+
+// False when nothing is protected.
+bool protect(const Region& region) {
   switch (detail::protection.load(std::memory_order_acquire)) {
     case Protection::Off:
-      return;
+      return false;
     case Protection::Keys:
-      if (protectWithKey(arena.base(), arena.bytes(), state().key) != 0) {
-        raise(KL_ERROR_RUNTIME, arena.device(), "cannot protect device memory with a key: %s", std::strerror(errno));
+      if (protectWithKey(region.base, region.bytes, state().key) != 0) {
+        raise(KL_ERROR_RUNTIME, region.device, "cannot protect device memory with a key: %s", std::strerror(errno));
       }
       break;
     case Protection::Pages: {
       State& s = state();
       std::lock_guard lock(s.lock);
       if (s.running == 0) {
-        setPages(arena, PROT_NONE);
+        setRights(region, PROT_NONE);
       }
-      s.arenas.push_back(&arena);
+      s.regions.push_back(region);
       break;
     }
   }
-  announceArena(arena);
+  return true;
+}
+
+} // namespace
+
+void protectArena(const Arena& arena) {
+  if (protect({arena.base(), arena.bytes(), arena.device()})) {
+    announceArena(arena);
+  }
+}
+
+void protectImported(char* base, uint64_t bytes, int device) {
+  if (protect({base, bytes, device})) {
+    announceImported(base, bytes, device);
+  }
+}
+
+void forgetImported(char* base) {
+  withdrawImported(base);
+  State& s = state();
+  std::lock_guard lock(s.lock);
+  std::erase_if(s.regions, [base](const Region& region) { return region.base == base; });
 }
 
 void grantThread() {
@@ -179,8 +209,8 @@ void enterPages() {
   State& s = state();
   std::lock_guard lock(s.lock);
   if (s.running++ == 0) {
-    for (const Arena* arena : s.arenas) {
-      setPages(*arena, PROT_READ | PROT_WRITE);
+    for (const Region& region : s.regions) {
+      setRights(region, PROT_READ | PROT_WRITE);
     }
   }
 }
@@ -189,8 +219,8 @@ void leavePages() {
   State& s = state();
   std::lock_guard lock(s.lock);
   if (--s.running == 0) {
-    for (const Arena* arena : s.arenas) {
-      setPages(*arena, PROT_NONE);
+    for (const Region& region : s.regions) {
+      setRights(region, PROT_NONE);
     }
   }
 }

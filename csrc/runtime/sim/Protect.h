@@ -23,6 +23,9 @@ const char* protectionNote();
 void startProtection();
 // Puts a new arena under protection.
 void protectArena(const Arena& arena);
+// The same for memory of another process that has been mapped here, until it is about to be unmapped.
+void protectImported(char* base, uint64_t bytes, int device);
+void forgetImported(char* base);
 // First thing on a chip thread. Threads that it creates, such as its OpenMP team, inherit its rights.
 void grantThread();
 
@@ -79,5 +82,8 @@ class GuestAccess {
 void installSegvHandler();
 // Makes the handler know an arena.
 void announceArena(const Arena& arena);
+// The same for imported memory; the handler knows the first 64 of them.
+void announceImported(const char* base, uint64_t bytes, int device);
+void withdrawImported(const char* base);
 
 } // namespace kunlun::sim

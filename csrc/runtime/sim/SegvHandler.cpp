@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 #include "runtime/sim/Protect.h"
 #include "runtime/sim/Status.h"
@@ -14,10 +15,14 @@ namespace {
 
 struct Range {
   std::atomic<uintptr_t> base{0};
-  std::atomic<uintptr_t> bytes{0}; // written after base: 0 until the range is valid
+  std::atomic<int> device{0};
+  std::atomic<uintptr_t> bytes{0}; // written last: 0 until the range is valid
 };
 constexpr int kMaxArenas = 64;
-Range ranges[kMaxArenas]; // by device; all that the handler reads
+constexpr int kMaxImported = 64;
+// All that the handler reads: arenas by device, then imported memory.
+Range ranges[kMaxArenas + kMaxImported];
+std::mutex imported_lock; // guards the choice of a place for imported memory
 struct sigaction previous;
 
 // A few characters at a time into a fixed buffer: nothing that a signal handler may not do.
@@ -74,9 +79,10 @@ uintptr_t faultAddress(const siginfo_t* info, const void* context) {
 }
 
 void explain(uintptr_t address) {
-  for (int device = 0; device < kMaxArenas; ++device) {
-    const uintptr_t bytes = ranges[device].bytes.load(std::memory_order_acquire);
-    const uintptr_t base = ranges[device].base.load(std::memory_order_relaxed);
+  for (const Range& range : ranges) {
+    const uintptr_t bytes = range.bytes.load(std::memory_order_acquire);
+    const uintptr_t base = range.base.load(std::memory_order_relaxed);
+    const int device = range.device.load(std::memory_order_relaxed);
     if (bytes == 0 || address < base || address >= base + bytes) {
       continue;
     }
@@ -126,10 +132,37 @@ void installSegvHandler() {
   sigaction(SIGSEGV, &action, &previous);
 }
 
+namespace {
+
+void announce(Range& range, const char* base, uint64_t bytes, int device) {
+  range.base.store(reinterpret_cast<uintptr_t>(base), std::memory_order_relaxed);
+  range.device.store(device, std::memory_order_relaxed);
+  range.bytes.store(bytes, std::memory_order_release);
+}
+
+} // namespace
+
 void announceArena(const Arena& arena) {
-  Range& range = ranges[arena.device()];
-  range.base.store(reinterpret_cast<uintptr_t>(arena.base()), std::memory_order_relaxed);
-  range.bytes.store(arena.bytes(), std::memory_order_release);
+  announce(ranges[arena.device()], arena.base(), arena.bytes(), arena.device());
+}
+
+void announceImported(const char* base, uint64_t bytes, int device) {
+  std::lock_guard lock(imported_lock);
+  for (int i = kMaxArenas; i < kMaxArenas + kMaxImported; ++i) {
+    if (ranges[i].bytes.load(std::memory_order_relaxed) == 0) {
+      announce(ranges[i], base, bytes, device);
+      return;
+    }
+  }
+}
+
+void withdrawImported(const char* base) {
+  std::lock_guard lock(imported_lock);
+  for (int i = kMaxArenas; i < kMaxArenas + kMaxImported; ++i) {
+    if (ranges[i].base.load(std::memory_order_relaxed) == reinterpret_cast<uintptr_t>(base)) {
+      ranges[i].bytes.store(0, std::memory_order_release);
+    }
+  }
 }
 
 } // namespace kunlun::sim

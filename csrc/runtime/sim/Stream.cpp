@@ -156,7 +156,7 @@ void Stream::record(const std::shared_ptr<EventRecord>& record) {
 
 void Stream::waitFor(const std::shared_ptr<EventRecord>& record) {
   // Order within the stream already says so, or there is nothing left to wait for.
-  if (record->stream.get() == this || (record->isDone() && record->fault == nullptr)) {
+  if (record->stream.get() == this || (!record->isForeign() && record->isDone() && record->fault == nullptr)) {
     return;
   }
   push(Queue::Kind::Wait, "stream_wait_event", nullptr, nullptr, sizeof(record), [&](void* payload) {
@@ -418,12 +418,30 @@ void Stream::completeRecord(Queue::Record& record) {
     held->nanoseconds = steadyNanoseconds();
   }
   held->done.advance(1);
+  if (held->shared != nullptr) {
+    held->shared->finish(held->generation, held->fault != nullptr);
+  }
   held.~shared_ptr();
+}
+
+void Stream::awaitForeign(const EventRecord& record, uint64_t sequence) {
+  Fault fault;
+  const auto interrupted = [this] { return interrupted_.load(std::memory_order_relaxed); };
+  if (record.shared->waitFor(record.generation, interrupted, device_.index(), &fault) && fault != nullptr &&
+      faultFor(sequence) == nullptr) {
+    taint(fault);
+  }
 }
 
 void Stream::awaitRecord(Queue::Record& record) {
   auto& held = *static_cast<std::shared_ptr<EventRecord>*>(record.payload());
   // A wait is kept even behind a failure: what comes after the report relies on it.
+  if (held->isForeign()) {
+    access_.leave();
+    awaitForeign(*held, record.sequence);
+    held.~shared_ptr();
+    return;
+  }
   const auto waited = pause(held->done, 1, Progress::kNever);
   if (waited == Progress::Waited::Reached && held->fault != nullptr && faultFor(record.sequence) == nullptr) {
     taint(held->fault);

@@ -119,6 +119,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void callHost(const char* name, kl_host_fn fn, void* arg, const Fault& fault, uint64_t sequence);
   void completeRecord(Queue::Record& record);
   void awaitRecord(Queue::Record& record);
+  // A record that another process has made.
+  void awaitForeign(const EventRecord& record, uint64_t sequence);
   // The fault behind which the item lies, if any.
   Fault faultFor(uint64_t sequence);
   void fail(const kl_error& error);

@@ -304,6 +304,9 @@ constexpr kl_runtime_table kRuntime = {
     .ipc_close_handle = nullptr,
     .set_interrupt_check = nullptr, // the vendor's waits cannot be given up
     .try_host = nullptr,
+    .device_telemetry = nullptr,
+    .event_ipc_get_handle = nullptr,
+    .event_ipc_open_handle = nullptr,
 };
 
 } // namespace
