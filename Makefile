@@ -4,10 +4,11 @@
 #   make test       the quick test suite          make test-full   the whole sweep
 #   make demo       a language model writes text  make bench       the timing table
 #   make lint       check style                   make format      apply it
+#   make stress     driver, queues and allocator under sanitizers
 #   make clean      remove what was built (the virtual environment stays; `make distclean` removes it too)
 #
 # Variables: PYTHON (makes the virtual environment), TORCH_SPEC (which torch), PIP_ARGS (more words for pip),
-# PYTEST_ARGS and DEMO_ARGS and BENCH_ARGS (more words for those programs), MAX_JOBS (compile jobs).
+# PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS and STRESS_ARGS (more words for those programs), MAX_JOBS (compile jobs).
 
 PYTHON ?= python3
 TORCH_SPEC ?= torch==2.13.0
@@ -15,6 +16,7 @@ PIP_ARGS ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+STRESS_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -23,7 +25,7 @@ STAMPS := $(VENV)/stamps
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := build
-.PHONY: build test test-full demo bench lint format clean distclean
+.PHONY: build test test-full demo bench stress lint format clean distclean
 
 # The stamp's name holds TORCH_SPEC, so asking for another torch installs it.
 TORCH_STAMP := $(STAMPS)/torch/$(subst /,-,$(subst $(empty) ,-,$(TORCH_SPEC)))
@@ -63,6 +65,9 @@ demo: build $(STAMPS)/demo
 
 bench: build $(STAMPS)/demo
 	$(PY) tools/bench_eager.py $(BENCH_ARGS)
+
+stress: build
+	$(PY) -m tools.stress $(STRESS_ARGS)
 
 $(STAMPS)/lint: $(TORCH_STAMP) requirements/lint.txt
 	$(PIP) -r requirements/lint.txt

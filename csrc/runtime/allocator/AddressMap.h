@@ -16,6 +16,23 @@ class AddressMap {
  public:
   static constexpr size_t kUnit = 512;
 
+  AddressMap() = default;
+  AddressMap(const AddressMap&) = delete;
+  AddressMap& operator=(const AddressMap&) = delete;
+  // The tables go, not what they point to.
+  ~AddressMap() {
+    for (auto& slot : root_) {
+      Middle* middle = slot.load(std::memory_order_acquire);
+      if (middle == nullptr) {
+        continue;
+      }
+      for (auto& leaf : *middle) {
+        delete leaf.load(std::memory_order_acquire);
+      }
+      delete middle;
+    }
+  }
+
   // The entry of an address, created if needed. NULL when the address cannot be in the map.
   T** at(const void* address) {
     const auto key = reinterpret_cast<uintptr_t>(address);

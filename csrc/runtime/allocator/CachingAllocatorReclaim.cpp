@@ -13,6 +13,11 @@ CachingAllocatorCore::Device::~Device() {
   for (Block* block : spare_blocks_) {
     delete block;
   }
+  for (const auto& events : spare_events_) {
+    for (const kl_event event : events) {
+      runtime_.event_destroy(event);
+    }
+  }
 }
 
 // ---- other streams ----------------------------------------------------------
