@@ -7,6 +7,7 @@ PYBIND11_MODULE(_C, module) {
   kunlun::python::bindEvents(module);
   kunlun::python::bindIpc(module);
   kunlun::python::bindMemory(module);
+  kunlun::python::bindMemorySnapshot(module);
   kunlun::python::bindOperators(module);
   kunlun::python::bindInterrupt();
   kunlun::python::bindSim(module);

@@ -17,6 +17,7 @@ void bindDevice(py::module_& module);
 void bindEvents(py::module_& module);
 void bindIpc(py::module_& module);
 void bindMemory(py::module_& module);
+void bindMemorySnapshot(py::module_& module);
 void bindOperators(py::module_& module);
 void bindInterrupt(); // hooks, no functions
 void bindSim(py::module_& module);

@@ -2,13 +2,17 @@
 #include "runtime/CachingAllocator.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include <c10/core/AllocatorConfig.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
 #include "runtime/Error.h"
+#include "runtime/PluggableAllocator.h"
 #include "runtime/Stream.h"
 #include "runtime/allocator/CachingAllocatorCore.h"
 #include "runtime/chip/Loader.h"
@@ -27,6 +31,8 @@ AllocatorSettings readSettings() {
   settings.large_segment_size = AcceleratorAllocatorConfig::large_segment_size();
   settings.max_split_size = AcceleratorAllocatorConfig::max_split_size();
   settings.max_non_split_rounding_size = AcceleratorAllocatorConfig::max_non_split_rounding_size();
+  settings.garbage_collection_threshold = AcceleratorAllocatorConfig::garbage_collection_threshold();
+  settings.expandable_segments = AcceleratorAllocatorConfig::use_expandable_segments();
   return settings;
 }
 
@@ -34,25 +40,28 @@ size_t readDivisions(size_t size) {
   return AcceleratorAllocatorConfig::roundup_power2_divisions(size);
 }
 
-void warnAboutIgnoredSettings() {
-  if (AcceleratorAllocatorConfig::use_expandable_segments()) {
-    TORCH_WARN("PYTORCH_ALLOC_CONF: expandable_segments has no effect on kunlun, whose allocator does not offer it");
-  }
-  if (AcceleratorAllocatorConfig::garbage_collection_threshold() > 0) {
-    TORCH_WARN(
-        "PYTORCH_ALLOC_CONF: garbage_collection_threshold has no effect on kunlun, whose allocator gives unused memory "
-        "back only when it runs out");
-  }
+std::atomic<bool> core_exists{false};
+std::atomic<bool> caching{true};
+
+std::mutex observers_lock; // guards observers
+std::vector<OutOfMemoryObserver>& observers() {
+  static auto& list = *new std::vector<OutOfMemoryObserver>;
+  return list;
 }
 
-// Made at the first use of a device and never destroyed, since tensors may be freed until the very end.
-CachingAllocatorCore& core() {
-  static CachingAllocatorCore* instance = [] {
-    lazyInit();
-    warnAboutIgnoredSettings();
-    return new CachingAllocatorCore(chip::runtime(), deviceCount(), &readSettings, &readDivisions);
-  }();
-  return *instance;
+void callObservers(const AllocatorOutOfMemory& e) {
+  std::vector<OutOfMemoryObserver> list;
+  {
+    std::lock_guard lock(observers_lock);
+    list = observers();
+  }
+  for (const auto& observer : list) {
+    observer(
+        e.device,
+        static_cast<int64_t>(e.segment),
+        static_cast<int64_t>(std::min(e.allowed, e.total_bytes)),
+        static_cast<int64_t>(e.free_bytes));
+  }
 }
 
 [[noreturn]] void raiseOutOfMemory(const AllocatorOutOfMemory& e) {
@@ -61,6 +70,7 @@ CachingAllocatorCore& core() {
       static_cast<size_t>(e.allocated),
       static_cast<size_t>(e.reserved),
       c10::Device(kType, static_cast<c10::DeviceIndex>(e.device)));
+  callObservers(e);
   const auto idle = static_cast<uint64_t>(e.reserved - e.allocated);
   std::string advice = "Free tensors, use a smaller batch, or give the device more memory.";
   if (e.limited) {
@@ -68,7 +78,7 @@ CachingAllocatorCore& core() {
   } else if (idle >= e.requested) {
     advice =
         "The cached memory is in pieces that are too small or belong to other streams: "
-        "PYTORCH_ALLOC_CONF=max_split_size_mb:<size> keeps large blocks whole.";
+        "PYTORCH_ALLOC_CONF=expandable_segments:True avoids such fragmentation.";
   }
   TORCH_CHECK_WITH(
       OutOfMemoryError,
@@ -85,7 +95,11 @@ CachingAllocatorCore& core() {
       e.limited ? c10::str("This process may reserve ", format_size(e.allowed), " of it. ") : std::string(),
       "This process has ",
       format_size(static_cast<uint64_t>(e.allocated)),
-      " allocated by torch and ",
+      " allocated by torch",
+      e.in_private_pools != 0
+          ? c10::str(", ", format_size(static_cast<uint64_t>(e.in_private_pools)), " reserved in memory pools,")
+          : std::string(),
+      " and ",
       format_size(idle),
       " reserved by torch but unallocated. ",
       advice);
@@ -153,9 +167,7 @@ struct Allocator final : public c10::DeviceAllocator {
   }
 
   void emptyCache(c10::MempoolId_t pool) override {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        pool == c10::MempoolId_t(0, 0), "the kunlun allocator has no private memory pools to empty");
-    CachingAllocator::emptyCache();
+    CachingAllocator::emptyCache(pool);
   }
 
   void recordStream(const c10::DataPtr& ptr, c10::Stream stream) override {
@@ -192,14 +204,33 @@ c10::CachingAllocator::StatArray convert(const AllocatorStatArray& stats) {
   return {convert(stats[0]), convert(stats[1]), convert(stats[2])};
 }
 
-// Leaked: torch keeps the pointer until the end of the process.
-REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, get())
+c10::DeviceAllocator* native() {
+  static auto* instance = new Allocator; // leaked: torch keeps the pointer until the end of the process
+  return instance;
+}
+
+REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, native())
 
 } // namespace
 
 c10::DeviceAllocator* get() {
-  static auto* instance = new Allocator;
-  return instance;
+  c10::DeviceAllocator* pluggable = PluggableAllocator::current();
+  return pluggable == nullptr ? native() : pluggable;
+}
+
+// Made at the first use of a device and never destroyed, since tensors may be freed until the very end.
+CachingAllocatorCore& core() {
+  static CachingAllocatorCore* instance = [] {
+    lazyInit();
+    auto* made = new CachingAllocatorCore(chip::runtime(), deviceCount(), &readSettings, &readDivisions);
+    core_exists.store(true, std::memory_order_release);
+    return made;
+  }();
+  return *instance;
+}
+
+bool coreExists() noexcept {
+  return core_exists.load(std::memory_order_acquire);
 }
 
 c10::DataPtr allocateOnStream(size_t nbytes, c10::DeviceIndex device, kl_stream stream, uint64_t sequence_limit) {
@@ -207,8 +238,14 @@ c10::DataPtr allocateOnStream(size_t nbytes, c10::DeviceIndex device, kl_stream 
   if (nbytes == 0) {
     return {nullptr, nullptr, &deleteMemory, where};
   }
+  if (PluggableAllocator::current() != nullptr) [[unlikely]] {
+    return PluggableAllocator::allocateOnStream(nbytes, device, stream);
+  }
   CachingAllocatorCore& memory = core();
-  void* ptr = translate([&] { return memory.malloc(device, stream, nbytes, sequence_limit); });
+  void* ptr = translate([&] {
+    return isEnabled() ? memory.malloc(device, stream, nbytes, sequence_limit)
+                       : memory.mallocUncached(device, stream, nbytes);
+  });
   if (c10::memoryProfilingEnabled()) [[unlikely]] {
     const auto [allocated, reserved] = memory.usage(device);
     c10::reportMemoryUsageToProfiler(ptr, static_cast<int64_t>(memory.blockSize(ptr)), allocated, reserved, where);
@@ -216,13 +253,28 @@ c10::DataPtr allocateOnStream(size_t nbytes, c10::DeviceIndex device, kl_stream 
   return {ptr, ptr, &deleteMemory, where};
 }
 
-HostCallScope::HostCallScope(kl_stream stream, uint64_t sequence) noexcept
-    : previous_stream_(allocator_host_call.stream), previous_sequence_(allocator_host_call.sequence) {
+Route currentRoute() {
+  Route route{allocator_route, nullptr};
+  if (coreExists() && core().recordsHistory()) [[unlikely]] {
+    route.context = core().gather();
+  }
+  return route;
+}
+
+HostCallScope::HostCallScope(kl_stream stream, uint64_t sequence, const Route& route) noexcept
+    : previous_stream_(allocator_host_call.stream),
+      previous_sequence_(allocator_host_call.sequence),
+      previous_pools_(allocator_route),
+      previous_context_(allocator_borrowed_context) {
   allocator_host_call = {stream, sequence};
+  allocator_route = route.pools;
+  allocator_borrowed_context = &route.context;
 }
 
 HostCallScope::~HostCallScope() {
   allocator_host_call = {previous_stream_, previous_sequence_};
+  allocator_route = previous_pools_;
+  allocator_borrowed_context = previous_context_;
 }
 
 void recordStream(const c10::DataPtr& ptr, c10::Stream stream) {
@@ -235,10 +287,23 @@ void recordStream(const c10::DataPtr& ptr, c10::Stream stream) {
   core().recordStream(ptr.get(), wrapped.device_index(), handle);
 }
 
-void emptyCache() {
-  if (checkUsable()) {
-    translate([] { core().emptyCache(); });
+void emptyCache(c10::MempoolId_t pool) {
+  if (checkUsable() && coreExists()) {
+    translate([&] { core().emptyCache(pool); });
   }
+}
+
+void enable(bool value) {
+  caching.store(value, std::memory_order_relaxed);
+}
+
+bool isEnabled() noexcept {
+  return caching.load(std::memory_order_relaxed);
+}
+
+void attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
+  std::lock_guard lock(observers_lock);
+  observers().push_back(std::move(observer));
 }
 
 c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) {
@@ -249,6 +314,7 @@ c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device)
     return result; // nothing has been allocated
   }
   lazyInit();
+  PluggableAllocator::refuse("memory_stats");
   const AllocatorStats stats = core().stats(device);
   result.allocation = convert(stats.allocation);
   result.segment = convert(stats.segment);
@@ -266,6 +332,9 @@ c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device)
   result.num_sync_all_streams = stats.num_sync_all_streams;
   result.num_device_alloc = stats.num_device_alloc;
   result.num_device_free = stats.num_device_free;
+  for (const auto& [id, reserved] : core().poolReservedBytes(device)) {
+    result.reserved_bytes_by_private_pools[id] = convert(reserved);
+  }
   return result;
 }
 
@@ -293,6 +362,7 @@ void setMemoryFraction(double fraction, c10::DeviceIndex device) {
       fraction > 0 && fraction <= 1, "the memory fraction must be greater than 0 and at most 1, got ", fraction);
   lazyInit();
   device = resolveDevice(device);
+  PluggableAllocator::refuse("set_per_process_memory_fraction");
   translate([&] { core().setMemoryFraction(device, fraction); });
 }
 

@@ -328,15 +328,6 @@ def test_another_torch_is_refused_with_both_names(run_new_python):
     assert "was built for torch 2." in done.stderr
 
 
-def test_ignored_allocator_settings_are_named(run_new_python):
-    done = run_new_python(
-        'import torch, torch_xpu_kunlun; torch.ones(1, device="kunlun")',
-        PYTORCH_ALLOC_CONF="expandable_segments:True",
-    )
-    assert done.returncode == 0, done.stderr
-    assert "expandable_segments has no effect on kunlun" in done.stderr
-
-
 def test_allocator_settings_are_used(check_new_python):
     check_new_python(
         """

@@ -25,6 +25,7 @@ struct Outputs {
   c10::Device device;
   kl_stream stream;
   uint64_t sequence;
+  CachingAllocator::Route route;
   std::vector<at::Tensor> tensors;
 };
 
@@ -41,7 +42,7 @@ kl_result allocateOutput(
     return KL_ERROR_INDEX;
   }
   try {
-    CachingAllocator::HostCallScope scope(outputs->stream, outputs->sequence);
+    CachingAllocator::HostCallScope scope(outputs->stream, outputs->sequence, outputs->route);
     const at::IntArrayRef shape(sizes, ndim);
     const auto dense = strides == nullptr ? c10::contiguous_strides(shape) : c10::DimVector(strides, strides + ndim);
     auto tensor = emptyStridedOnStream(
@@ -129,7 +130,7 @@ bool launchBoxedFrame(
     }
   }
   const bool allocates = written_arguments.empty();
-  Outputs outputs{device, currentStreamHandle(device.index()), 0, {}};
+  Outputs outputs{device, currentStreamHandle(device.index()), 0, CachingAllocator::currentRoute(), {}};
   const auto& runtime = chip::runtime();
   check(runtime.stream_sequence(outputs.stream, &outputs.sequence), "stream_sequence");
   outputs.tensors.resize(allocates ? schema.returns().size() : 0);

@@ -45,6 +45,7 @@ struct Call {
   c10::DeviceIndex device = -1;
   kl_stream stream = nullptr;
   uint64_t sequence = 0;
+  CachingAllocator::Route route = CachingAllocator::currentRoute();
   // The caller's modes: some kernels compute what only a backward pass needs, where there will be one.
   bool inference_mode = c10::InferenceMode::is_enabled();
   bool grad_mode = c10::GradMode::is_enabled();
@@ -66,7 +67,7 @@ struct Ticket {
 void compute(Call& call) {
   c10::AutoGradMode grad(call.grad_mode);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  DeviceMemoryScope memory(call.device, call.stream, call.sequence, call.spare);
+  DeviceMemoryScope memory(call.device, call.stream, call.sequence, call.route, call.spare);
   call.function();
 }
 

@@ -91,8 +91,13 @@ c10::Allocator* deviceAllocator() {
   return CachingAllocator::get();
 }
 
-DeviceMemoryScope::DeviceMemoryScope(c10::DeviceIndex device, kl_stream stream, uint64_t sequence, Spare* spare)
-    : scope_(stream, sequence) {
+DeviceMemoryScope::DeviceMemoryScope(
+    c10::DeviceIndex device,
+    kl_stream stream,
+    uint64_t sequence,
+    const CachingAllocator::Route& route,
+    Spare* spare)
+    : scope_(stream, sequence, route) {
   TORCH_INTERNAL_ASSERT(current.device < 0);
   current = {device, stream, sequence, spare};
 }

@@ -28,10 +28,15 @@ struct Spare {
 
 // Turns the switch on for the calling thread, which must be executing a host
 // call of `stream` that was enqueued when the stream's newest item was `sequence`.
-// `spare` may be NULL.
+// `spare` may be NULL. `route` is the caller's.
 class DeviceMemoryScope {
  public:
-  DeviceMemoryScope(c10::DeviceIndex device, kl_stream stream, uint64_t sequence, Spare* spare);
+  DeviceMemoryScope(
+      c10::DeviceIndex device,
+      kl_stream stream,
+      uint64_t sequence,
+      const CachingAllocator::Route& route,
+      Spare* spare);
   ~DeviceMemoryScope();
   DeviceMemoryScope(const DeviceMemoryScope&) = delete;
   DeviceMemoryScope& operator=(const DeviceMemoryScope&) = delete;

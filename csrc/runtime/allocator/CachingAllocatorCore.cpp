@@ -9,30 +9,11 @@
 namespace kunlun {
 
 constinit thread_local AllocatorHostCall allocator_host_call;
-
-namespace {
-
-// Larger requests cannot be addresses of a 48-bit space; refused before rounding could overflow.
-constexpr size_t kMaxRequest = size_t(1) << 47;
-
-constexpr size_t roundUp(size_t value, size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
-// Adds to the sum and to the pool's own column.
-void increase(AllocatorStatArray& stat, bool small, size_t amount) {
-  stat[0].increase(static_cast<int64_t>(amount));
-  stat[small ? 1 : 2].increase(static_cast<int64_t>(amount));
-}
-
-void decrease(AllocatorStatArray& stat, bool small, size_t amount) {
-  stat[0].decrease(static_cast<int64_t>(amount));
-  stat[small ? 1 : 2].decrease(static_cast<int64_t>(amount));
-}
-
-} // namespace
+constinit thread_local AllocatorRoute* allocator_route = nullptr;
+constinit thread_local const AllocatorContext* allocator_borrowed_context = nullptr;
 
 using Block = CachingAllocatorCore::Block;
+using Pool = CachingAllocatorCore::Pool;
 
 // ---- the whole --------------------------------------------------------------
 
@@ -49,12 +30,28 @@ CachingAllocatorCore::CachingAllocatorCore(
 CachingAllocatorCore::~CachingAllocatorCore() = default;
 
 void* CachingAllocatorCore::malloc(int device, kl_stream stream, size_t bytes, uint64_t sequence_limit) {
-  return devices_[device]->malloc(stream, bytes, sequence_limit);
+  if (recordsHistory()) [[unlikely]] {
+    AllocatorContext context = gather(AllocatorHistoryOptions::State);
+    return devices_[device]->malloc(stream, bytes, sequence_limit, &context);
+  }
+  return devices_[device]->malloc(stream, bytes, sequence_limit, nullptr);
+}
+
+void* CachingAllocatorCore::mallocUncached(int device, kl_stream stream, size_t bytes) {
+  AllocatorContext context = recordsHistory() ? gather(AllocatorHistoryOptions::State) : nullptr;
+  return devices_[device]->mallocUncached(stream, bytes, &context);
 }
 
 bool CachingAllocatorCore::free(void* ptr) noexcept {
   Block* block = blocks_.find(ptr);
-  return block != nullptr && block->device->free(block);
+  if (block == nullptr) {
+    return false;
+  }
+  if (recordsHistory()) [[unlikely]] {
+    AllocatorContext context = gather(AllocatorHistoryOptions::All);
+    return block->device->free(block, &context);
+  }
+  return block->device->free(block, nullptr);
 }
 
 bool CachingAllocatorCore::recordStream(void* ptr, int stream_device, kl_stream stream) {
@@ -62,9 +59,9 @@ bool CachingAllocatorCore::recordStream(void* ptr, int stream_device, kl_stream 
   return block != nullptr && block->device->recordStream(block, stream_device, stream);
 }
 
-void CachingAllocatorCore::emptyCache() {
+void CachingAllocatorCore::emptyCache(AllocatorPoolId pool) {
   for (auto& device : devices_) {
-    device->emptyCache();
+    device->emptyCache(pool);
   }
 }
 
@@ -104,20 +101,34 @@ size_t CachingAllocatorCore::blockSize(void* ptr) {
 
 // ---- allocation -------------------------------------------------------------
 
-CachingAllocatorCore::StreamPool& CachingAllocatorCore::Device::poolOf(kl_stream stream) {
-  if (last_pool_ != nullptr && last_pool_->stream == stream) {
-    return *last_pool_;
-  }
-  for (auto& pool : pools_) {
-    if (pool->stream == stream) {
-      last_pool_ = pool.get();
-      return *pool;
+Pool& CachingAllocatorCore::Device::routedPool() {
+  for (const AllocatorRoute* route = allocator_route; route != nullptr; route = route->outer) {
+    if (route->pool->device == this) {
+      return *route->pool;
     }
   }
-  pools_.push_back(std::make_unique<StreamPool>());
-  last_pool_ = pools_.back().get();
-  last_pool_->stream = stream;
-  return *last_pool_;
+  return default_pool_;
+}
+
+CachingAllocatorCore::StreamPool& CachingAllocatorCore::Device::poolOf(Pool& pool, kl_stream stream) {
+  if (pool.last != nullptr && pool.last->stream == stream) {
+    return *pool.last;
+  }
+  for (auto& candidate : pool.streams) {
+    if (candidate->stream == stream) {
+      pool.last = candidate.get();
+      return *candidate;
+    }
+  }
+  pool.streams.push_back(std::make_unique<StreamPool>());
+  StreamPool* fresh = pool.streams.back().get();
+  fresh->stream = stream;
+  fresh->owner = &pool;
+  if (pool.options.no_split) {
+    fresh->least_rest_small = fresh->least_rest_large = SIZE_MAX;
+  }
+  pool.last = fresh;
+  return *fresh;
 }
 
 size_t CachingAllocatorCore::Device::roundSize(size_t bytes) const {
@@ -134,14 +145,14 @@ size_t CachingAllocatorCore::Device::roundSize(size_t bytes) const {
 
 Block* CachingAllocatorCore::Device::findFree(StreamPool& pool, size_t size, uint64_t sequence_limit) {
   const bool small = size <= kSmallSize;
-  FreeBins& bins = small ? pool.small : pool.large;
+  FreeBins& bins = pool.bins(small);
   auto* block = static_cast<Block*>(bins.bestFit(size, sequence_limit));
   if (block == nullptr) {
     return nullptr;
   }
-  if (!small && settings_ != nullptr) {
+  if (!small && settings_fn_ != nullptr) {
     // A block above the split limit is handed out whole, so it must not be wasted on a much smaller request.
-    const AllocatorSettings settings = settings_();
+    const AllocatorSettings settings = settings_fn_();
     if (size < settings.max_split_size ? block->size >= settings.max_split_size
                                        : block->size - size >= settings.max_non_split_rounding_size) {
       return nullptr;
@@ -151,7 +162,11 @@ Block* CachingAllocatorCore::Device::findFree(StreamPool& pool, size_t size, uin
   return block;
 }
 
-void* CachingAllocatorCore::Device::malloc(kl_stream stream, size_t bytes, uint64_t sequence_limit) {
+void* CachingAllocatorCore::Device::malloc(
+    kl_stream stream,
+    size_t bytes,
+    uint64_t sequence_limit,
+    AllocatorContext* context) {
   const AllocatorHostCall& call = allocator_host_call;
   if (call.stream == stream && call.stream != nullptr) {
     sequence_limit = std::min(sequence_limit, call.sequence);
@@ -160,27 +175,37 @@ void* CachingAllocatorCore::Device::malloc(kl_stream stream, size_t bytes, uint6
   if (pending_count_ != 0) {
     processEvents();
   }
-  if (bytes > kMaxRequest) {
-    outOfMemory(bytes, bytes);
+  if (bytes > kMaxRequest) [[unlikely]] {
+    outOfMemory({bytes, bytes, sequence_limit, context}, bytes);
   }
-  const size_t size = roundSize(bytes);
-  StreamPool& pool = poolOf(stream);
-  Block* block = findFree(pool, size, sequence_limit);
+  const Request request{bytes, roundSize(bytes), sequence_limit, context};
+  StreamPool& pool = poolOf(allocator_route == nullptr ? default_pool_ : routedPool(), stream);
+  Block* block = findFree(pool, request.size, sequence_limit);
   if (block == nullptr) [[unlikely]] {
-    block = mallocSlowly(lock, pool, size, bytes, sequence_limit);
+    block = mallocSlowly(lock, pool, request);
   }
-  carve(block, size);
+  carve(block, request.size);
+  return handOut(block, request);
+}
+
+void* CachingAllocatorCore::Device::handOut(Block* block, const Request& request) {
   block->allocated = true;
-  block->requested = bytes;
-  block->host_call_sequence = sequence_limit;
+  block->requested = request.bytes;
+  block->host_call_sequence = request.sequence_limit;
   const bool small = block->small;
   increase(stats_.allocation, small, 1);
   increase(stats_.active, small, 1);
   increase(stats_.allocated_bytes, small, block->size);
   increase(stats_.active_bytes, small, block->size);
-  increase(stats_.requested_bytes, small, bytes);
-  if (!small && settings_ != nullptr && block->size >= settings_().max_split_size) {
+  increase(stats_.requested_bytes, small, request.bytes);
+  if (isOversize(small, block->size)) [[unlikely]] {
     stats_.oversize_allocations.increase(1);
+  }
+  if (history_ != nullptr) [[unlikely]] {
+    note(AllocatorAction::Alloc, block->ptr, block->size, block->pool, request.context);
+    if (request.context != nullptr) {
+      history_->setOwner(block, *request.context);
+    }
   }
   return block->ptr;
 }
@@ -189,9 +214,8 @@ void* CachingAllocatorCore::Device::malloc(kl_stream stream, size_t bytes, uint6
 void CachingAllocatorCore::Device::carve(Block* block, size_t size) {
   const bool was_split = block->isSplit();
   const size_t rest_size = block->size - size;
-  const bool split = block->small
-      ? rest_size >= kMinBlockSize
-      : rest_size > kSmallSize && (settings_ == nullptr || size < settings_().max_split_size);
+  const bool split = block->small ? rest_size >= block->pool->least_rest_small
+                                  : rest_size >= block->pool->least_rest_large && !isOversize(false, size);
   if (!split) {
     if (was_split) {
       decrease(stats_.inactive_split, block->small, 1);
@@ -204,7 +228,9 @@ void CachingAllocatorCore::Device::carve(Block* block, size_t size) {
   rest->size = rest_size;
   rest->free_sequence = block->free_sequence;
   rest->pool = block->pool;
+  rest->freed_at = block->freed_at;
   rest->small = block->small;
+  rest->expandable = block->expandable;
   rest->previous = block;
   rest->next = block->next;
   if (rest->next != nullptr) {
@@ -213,75 +239,16 @@ void CachingAllocatorCore::Device::carve(Block* block, size_t size) {
   block->next = rest;
   block->size = size;
   *blocks_.at(rest->ptr) = rest;
-  (rest->small ? rest->pool->small : rest->pool->large).insert(rest);
+  rest->pool->bins(rest->small).insert(rest);
+  if (block->expandable != nullptr) {
+    return; // what is free of it can be given back
+  }
   if (was_split) {
     decrease(stats_.inactive_split_bytes, block->small, size);
   } else {
     increase(stats_.inactive_split, block->small, 1);
     increase(stats_.inactive_split_bytes, block->small, rest_size);
   }
-}
-
-Block* CachingAllocatorCore::Device::mallocSlowly(
-    Lock& lock,
-    StreamPool& pool,
-    size_t size,
-    size_t bytes,
-    uint64_t sequence_limit) {
-  const AllocatorSettings settings = settings_ == nullptr ? AllocatorSettings() : settings_();
-  const size_t segment_size = size <= kSmallSize ? kSmallBuffer
-      : size < kMinLargeAlloc                    ? settings.large_segment_size
-                                                 : roundUp(size, kRoundLarge);
-  if (Block* block = newSegment(pool, size, segment_size)) {
-    return block;
-  }
-  ++stats_.num_alloc_retries;
-  if (sequence_limit != kNoSequenceLimit || allocator_host_call.stream != nullptr) {
-    reclaimWithinHostCall(sequence_limit);
-  } else {
-    reclaim(lock);
-  }
-  // Waiting may also have completed blocks of segments that are still in use.
-  if (Block* block = findFree(pool, size, sequence_limit)) {
-    return block;
-  }
-  if (Block* block = newSegment(pool, size, segment_size)) {
-    return block;
-  }
-  outOfMemory(bytes, segment_size);
-}
-
-// NULL when neither the driver nor the memory fraction has room.
-Block* CachingAllocatorCore::Device::newSegment(StreamPool& pool, size_t size, size_t segment_size) {
-  if (static_cast<uint64_t>(stats_.reserved_bytes[0].current) + segment_size > allowed_) {
-    return nullptr;
-  }
-  void* ptr = nullptr;
-  const kl_result result = runtime_.memory_alloc(index_, segment_size, KL_MEMORY_MAIN, &ptr);
-  if (result == KL_ERROR_OUT_OF_MEMORY) {
-    return nullptr;
-  }
-  if (result != KL_SUCCESS) {
-    throw AllocatorDriverFailure{result, "memory_alloc"};
-  }
-  Block** entry = blocks_.at(ptr);
-  if (entry == nullptr) {
-    runtime_.memory_free(index_, ptr);
-    throw AllocatorDriverFailure{KL_ERROR_RUNTIME, "memory_alloc (address not aligned to 512 bytes)"};
-  }
-  Block* block = takeBlock();
-  block->ptr = static_cast<char*>(ptr);
-  block->size = segment_size;
-  block->pool = &pool;
-  block->small = size <= kSmallSize;
-  *entry = block;
-  ++stats_.num_device_alloc;
-  increase(stats_.segment, block->small, 1);
-  increase(stats_.reserved_bytes, block->small, segment_size);
-  if (settings_ != nullptr && segment_size >= settings_().max_split_size) {
-    stats_.oversize_segments.increase(1);
-  }
-  return block;
 }
 
 // ---- free -------------------------------------------------------------------
@@ -300,7 +267,7 @@ uint64_t CachingAllocatorCore::Device::freeSequence(const Block* block) const {
   return sequence;
 }
 
-bool CachingAllocatorCore::Device::free(Block* block) {
+bool CachingAllocatorCore::Device::free(Block* block, AllocatorContext* context) {
   Lock lock(mutex_);
   if (!block->allocated) {
     return false;
@@ -309,8 +276,11 @@ bool CachingAllocatorCore::Device::free(Block* block) {
   block->free_sequence = freeSequence(block);
   decrease(stats_.allocation, block->small, 1);
   decrease(stats_.allocated_bytes, block->small, block->size);
-  if (!block->small && settings_ != nullptr && block->size >= settings_().max_split_size) {
+  if (isOversize(block->small, block->size)) [[unlikely]] {
     stats_.oversize_allocations.decrease(1);
+  }
+  if (history_ != nullptr) [[unlikely]] {
+    note(AllocatorAction::FreeRequested, block->ptr, block->size, block->pool, context);
   }
   if (!block->other_streams.empty()) {
     recordEvents(block);
@@ -323,17 +293,22 @@ bool CachingAllocatorCore::Device::free(Block* block) {
 // Puts a block that nobody uses any more back into its bin, merged with free neighbours.
 void CachingAllocatorCore::Device::freeBlock(Block* block) {
   const bool small = block->small;
+  if (history_ != nullptr) [[unlikely]] {
+    note(AllocatorAction::FreeCompleted, block->ptr, block->size, block->pool);
+    history_->forgetOwner(block);
+  }
   decrease(stats_.active, small, 1);
   decrease(stats_.active_bytes, small, block->size);
   decrease(stats_.requested_bytes, small, block->requested);
+  block->freed_at = static_cast<uint64_t>(stats_.allocation[0].allocated + clock_base_);
   for (Block* neighbour : {block->previous, block->next}) {
     const size_t merged = mergeInto(block, neighbour);
-    if (merged != 0) {
+    if (merged != 0 && block->expandable == nullptr) {
       decrease(stats_.inactive_split, small, 1);
       decrease(stats_.inactive_split_bytes, small, merged);
     }
   }
-  (small ? block->pool->small : block->pool->large).insert(block);
+  block->pool->bins(small).insert(block);
   if (block->isSplit()) {
     increase(stats_.inactive_split, small, 1);
     increase(stats_.inactive_split_bytes, small, block->size);
@@ -342,11 +317,11 @@ void CachingAllocatorCore::Device::freeBlock(Block* block) {
 
 // Returns the bytes that `block` has gained, 0 when the neighbour is in use.
 size_t CachingAllocatorCore::Device::mergeInto(Block* block, Block* neighbour) {
-  if (neighbour == nullptr || neighbour->allocated || neighbour->pending_events != 0) {
+  if (neighbour == nullptr || !neighbour->isFree()) {
     return 0;
   }
   const size_t gained = neighbour->size;
-  (block->small ? block->pool->small : block->pool->large).remove(neighbour);
+  block->pool->bins(block->small).remove(neighbour);
   *blocks_.at(neighbour->ptr) = nullptr;
   if (neighbour == block->previous) {
     *blocks_.at(block->ptr) = nullptr;
@@ -385,8 +360,9 @@ void CachingAllocatorCore::Device::dropBlock(Block* block) {
   block->requested = 0;
   block->pool = nullptr;
   block->previous = block->next = nullptr;
+  block->expandable = nullptr;
   block->free_sequence = 0;
-  block->allocated = false;
+  block->allocated = block->unmapped = block->uncached = false;
   spare_blocks_.push_back(block);
 }
 

@@ -1,4 +1,4 @@
-// The caching allocator's slow side: events of other streams, giving memory back, statistics.
+// The caching allocator's slow side: events of other streams, giving memory back.
 #include <algorithm>
 
 #include "runtime/allocator/CachingAllocatorDevice.h"
@@ -59,7 +59,17 @@ void CachingAllocatorCore::Device::recordEvents(Block* block) {
   }
   block->other_streams.clear();
   if (block->pending_events == 0) {
-    freeBlock(block);
+    retire(block);
+  }
+}
+
+// A block that nobody uses any more.
+void CachingAllocatorCore::Device::retire(Block* block) {
+  const bool uncached = block->uncached;
+  freeBlock(block);
+  // Where the driver refuses, because the device is faulty, the block stays in the cache; emptyCache will report it.
+  if (uncached && freeSegment(block) != KL_SUCCESS) {
+    block->uncached = false;
   }
 }
 
@@ -75,7 +85,7 @@ void CachingAllocatorCore::Device::processEvents() {
       --pending_count_;
       giveEvent(queue.device, event);
       if (--block->pending_events == 0) {
-        freeBlock(block);
+        retire(block);
       }
     }
   }
@@ -100,22 +110,14 @@ void CachingAllocatorCore::Device::giveEvent(int device, kl_event event) {
 
 // ---- giving memory back -----------------------------------------------------
 
-// Gives every segment back that is free as a whole and that no unfinished work may use. Waits, without the lock, for
-// the work that the streams have now; segments that are freed meanwhile stay.
-void CachingAllocatorCore::Device::reclaim(Lock& lock) {
-  struct Mark {
-    int device;
-    kl_stream stream;
-    kl_event event;
-    uint64_t sequence;
-  };
+// Waits, without the lock, for the work that the streams of the selected pools and those of recordStream have now. What
+// went wrong is left in `failure`.
+std::vector<CachingAllocatorCore::Device::Mark>
+CachingAllocatorCore::Device::waitForStreams(Lock& lock, const Selection& selection, AllocatorDriverFailure& failure) {
   std::vector<Mark> marks;
-  kl_result failure = KL_SUCCESS;
-  const char* call = nullptr;
-  auto note = [&](kl_result result, const char* name) {
-    if (result != KL_SUCCESS && failure == KL_SUCCESS) {
-      failure = result;
-      call = name;
+  auto note_failure = [&](kl_result result, const char* name) {
+    if (result != KL_SUCCESS && failure.result == KL_SUCCESS) {
+      failure = {result, name};
     }
     return result == KL_SUCCESS;
   };
@@ -127,20 +129,22 @@ void CachingAllocatorCore::Device::reclaim(Lock& lock) {
     }
     Mark mark{device, stream, takeEvent(device), 0};
     if (mark.event == nullptr) {
-      note(KL_ERROR_RUNTIME, "event_create");
+      note_failure(KL_ERROR_RUNTIME, "event_create");
       return;
     }
-    if (note(runtime_.stream_sequence(stream, &mark.sequence), "stream_sequence") &&
-        note(runtime_.event_record(mark.event, stream), "event_record")) {
+    if (note_failure(runtime_.stream_sequence(stream, &mark.sequence), "stream_sequence") &&
+        note_failure(runtime_.event_record(mark.event, stream), "event_record")) {
       marks.push_back(mark);
     } else {
       giveEvent(device, mark.event);
     }
   };
   ++stats_.num_sync_all_streams;
-  for (const auto& pool : pools_) {
-    add(index_, pool->stream);
-  }
+  forEachPool(selection, [&](Pool& pool) {
+    for (const auto& streams : pool.streams) {
+      add(index_, streams->stream);
+    }
+  });
   for (const auto& queue : pending_) {
     if (!queue.events.empty()) {
       add(queue.device, queue.stream);
@@ -149,7 +153,7 @@ void CachingAllocatorCore::Device::reclaim(Lock& lock) {
 
   lock.unlock();
   for (const Mark& mark : marks) {
-    note(runtime_.event_synchronize(mark.event), "event_synchronize");
+    note_failure(runtime_.event_synchronize(mark.event), "event_synchronize");
   }
   lock.lock();
 
@@ -157,165 +161,146 @@ void CachingAllocatorCore::Device::reclaim(Lock& lock) {
   for (const Mark& mark : marks) {
     giveEvent(mark.device, mark.event);
   }
-  for (const Mark& mark : marks) {
-    for (const auto& pool : pools_) {
-      if (pool->stream == mark.stream) {
-        releaseSegments(*pool, mark.sequence);
+  // A wait that was given up says nothing about the stream.
+  std::erase_if(marks, [this](const Mark& mark) { return runtime_.event_query(mark.event) == KL_NOT_READY; });
+  return marks;
+}
+
+// Gives everything back that is free and that no unfinished work may use; what is freed during the wait stays.
+void CachingAllocatorCore::Device::reclaim(Lock& lock, const Selection& selection) {
+  AllocatorDriverFailure failure{KL_SUCCESS, nullptr};
+  const auto marks = waitForStreams(lock, selection, failure);
+  forEachPool(selection, [&](Pool& pool) {
+    for (const auto& streams : pool.streams) {
+      for (const Mark& mark : marks) {
+        if (mark.stream == streams->stream) {
+          releaseSegments(*streams, mark.sequence);
+        }
       }
     }
-  }
-  if (failure != KL_SUCCESS) {
+  });
+  dropUnusedPools();
+  if (failure.result != KL_SUCCESS) {
     // The failure of some work that was waited for: reported here, as at any other wait.
-    throw AllocatorDriverFailure{failure, call};
+    throw failure;
   }
 }
 
 // On the chip's thread nothing can be waited for, so only what is known to be done is given back.
-void CachingAllocatorCore::Device::reclaimWithinHostCall(uint64_t sequence_limit) {
+void CachingAllocatorCore::Device::reclaimWithinHostCall(uint64_t sequence_limit, const Selection& selection) {
   processEvents();
   const kl_stream stream = allocator_host_call.stream;
   const uint64_t done = std::min(sequence_limit, allocator_host_call.sequence);
-  for (const auto& pool : pools_) {
-    if (pool->stream == stream && done != kNoSequenceLimit) {
-      releaseSegments(*pool, done);
+  if (done == kNoSequenceLimit) {
+    return;
+  }
+  forEachPool(selection, [&](Pool& pool) {
+    for (const auto& streams : pool.streams) {
+      if (streams->stream == stream) {
+        releaseSegments(*streams, done);
+      }
+    }
+  });
+}
+
+// What a free block can spare: its segment, if it is the whole of it, or the memory inside.
+void CachingAllocatorCore::Device::giveBack(Block* block) {
+  if (block->expandable != nullptr) {
+    unmapInside(block);
+  } else if (!block->isSplit()) {
+    const kl_result result = freeSegment(block);
+    if (result != KL_SUCCESS) {
+      throw AllocatorDriverFailure{result, "memory_free"};
     }
   }
 }
 
 void CachingAllocatorCore::Device::releaseSegments(StreamPool& pool, uint64_t done_sequence) {
   for (FreeBins* bins : {&pool.small, &pool.large}) {
+    // Unmapping puts what is left of a block into other bins, where it may be met again, with nothing left to do.
     bins->forEach([&](FreeBinNode* node) {
       auto* block = static_cast<Block*>(node);
-      if (block->isSplit() || block->free_sequence > done_sequence) {
+      if (block->free_sequence > done_sequence) {
         return;
       }
-      const kl_result result = runtime_.memory_free(index_, block->ptr);
-      if (result != KL_SUCCESS) {
-        throw AllocatorDriverFailure{result, "memory_free"};
-      }
-      bins->remove(block);
-      *blocks_.at(block->ptr) = nullptr;
-      ++stats_.num_device_free;
-      for (const size_t column : {size_t(0), size_t(block->small ? 1 : 2)}) {
-        stats_.segment[column].decrease(1);
-        stats_.reserved_bytes[column].decrease(static_cast<int64_t>(block->size));
-      }
-      if (settings_ != nullptr && block->size >= settings_().max_split_size) {
-        stats_.oversize_segments.decrease(1);
-      }
-      dropBlock(block);
+      giveBack(block);
     });
   }
 }
 
-void CachingAllocatorCore::Device::emptyCache() {
-  Lock lock(mutex_);
-  if (allocator_host_call.stream != nullptr) {
-    reclaimWithinHostCall(allocator_host_call.sequence);
-  } else if (stats_.segment[0].current != 0) {
-    reclaim(lock);
+// Memory pools that have no user and no memory left.
+void CachingAllocatorCore::Device::dropUnusedPools() {
+  std::erase_if(
+      private_pools_, [](const auto& entry) { return entry.second->use_count == 0 && entry.second->segments == 0; });
+}
+
+// PYTORCH_ALLOC_CONF=garbage_collection_threshold: before the device is asked for memory beyond that share of what is
+// allowed, the large blocks that have been free for longest are given back, until the share is kept or only blocks are
+// left that are younger than the average.
+void CachingAllocatorCore::Device::collectGarbage(Lock& lock, size_t segment_size) {
+  const double threshold = settings().garbage_collection_threshold;
+  if (threshold <= 0) {
+    return;
   }
-}
-
-void CachingAllocatorCore::Device::outOfMemory(size_t bytes, size_t segment_size) {
-  ++stats_.num_ooms;
-  AllocatorOutOfMemory report{};
-  report.device = index_;
-  report.requested = bytes;
-  report.segment = segment_size;
-  report.allowed = allowed_;
-  report.allocated = stats_.allocated_bytes[0].current;
-  report.reserved = stats_.reserved_bytes[0].current;
-  report.limited = static_cast<uint64_t>(report.reserved) + segment_size > allowed_;
-  const kl_result result = runtime_.memory_info(index_, &report.free_bytes, &report.total_bytes);
-  if (result != KL_SUCCESS) {
-    throw AllocatorDriverFailure{result, "memory_info"};
-  }
-  throw report;
-}
-
-// ---- statistics and limits --------------------------------------------------
-
-AllocatorStats CachingAllocatorCore::Device::stats() {
-  Lock lock(mutex_);
-  return stats_;
-}
-
-std::pair<int64_t, int64_t> CachingAllocatorCore::Device::usage() {
-  Lock lock(mutex_);
-  return {stats_.allocated_bytes[0].current, stats_.reserved_bytes[0].current};
-}
-
-namespace {
-
-template <typename Function>
-void forEachStat(AllocatorStats& stats, Function&& function) {
-  for (AllocatorStatArray* array :
-       {&stats.allocation,
-        &stats.segment,
-        &stats.active,
-        &stats.inactive_split,
-        &stats.allocated_bytes,
-        &stats.reserved_bytes,
-        &stats.active_bytes,
-        &stats.inactive_split_bytes,
-        &stats.requested_bytes}) {
-    for (AllocatorStat& stat : *array) {
-      function(stat);
+  uint64_t allowed = allowed_;
+  if (allowed == UINT64_MAX) {
+    uint64_t free_bytes = 0;
+    const kl_result result = runtime_.memory_info(index_, &free_bytes, &allowed);
+    if (result != KL_SUCCESS) {
+      throw AllocatorDriverFailure{result, "memory_info"};
     }
   }
-  function(stats.oversize_allocations);
-  function(stats.oversize_segments);
-}
-
-} // namespace
-
-void CachingAllocatorCore::Device::resetAccumulatedStats() {
-  Lock lock(mutex_);
-  forEachStat(stats_, [](AllocatorStat& stat) { stat.allocated = stat.freed = 0; });
-  stats_.num_alloc_retries = 0;
-  stats_.num_ooms = 0;
-  stats_.num_sync_all_streams = 0;
-  stats_.num_device_alloc = 0;
-  stats_.num_device_free = 0;
-}
-
-void CachingAllocatorCore::Device::resetPeakStats() {
-  Lock lock(mutex_);
-  forEachStat(stats_, [](AllocatorStat& stat) { stat.peak = stat.current; });
-}
-
-void CachingAllocatorCore::Device::setMemoryFraction(double fraction) {
-  uint64_t free_bytes = 0;
-  uint64_t total_bytes = 0;
-  const kl_result result = runtime_.memory_info(index_, &free_bytes, &total_bytes);
-  if (result != KL_SUCCESS) {
-    throw AllocatorDriverFailure{result, "memory_info"};
+  const auto limit = static_cast<uint64_t>(threshold * static_cast<double>(allowed));
+  const auto wanted = [&] { return static_cast<uint64_t>(stats_.reserved_bytes[0].current) + segment_size; };
+  if (wanted() <= limit) {
+    return;
   }
-  Lock lock(mutex_);
-  fraction_ = fraction;
-  allowed_ = fraction < 1.0 ? static_cast<uint64_t>(fraction * static_cast<double>(total_bytes)) : UINT64_MAX;
+  AllocatorDriverFailure failure{KL_SUCCESS, nullptr};
+  const auto marks = waitForStreams(lock, {}, failure);
+  const auto now = static_cast<uint64_t>(stats_.allocation[0].allocated + clock_base_);
+  std::vector<Block*> candidates;
+  uint64_t total_age = 0;
+  forEachPool({}, [&](Pool& pool) {
+    for (const auto& streams : pool.streams) {
+      const auto mark =
+          std::find_if(marks.begin(), marks.end(), [&](const Mark& m) { return m.stream == streams->stream; });
+      if (mark == marks.end()) {
+        continue;
+      }
+      streams->large.forEach([&](FreeBinNode* node) {
+        auto* block = static_cast<Block*>(node);
+        if (block->free_sequence <= mark->sequence && !block->isSplit()) {
+          candidates.push_back(block);
+          total_age += now - block->freed_at;
+        }
+      });
+    }
+  });
+  std::sort(candidates.begin(), candidates.end(), [](const Block* a, const Block* b) {
+    return a->freed_at != b->freed_at ? a->freed_at < b->freed_at : a->ptr < b->ptr;
+  });
+  const size_t count = candidates.size();
+  for (Block* block : candidates) {
+    if (wanted() <= limit || (now - block->freed_at) * count < total_age) {
+      break;
+    }
+    giveBack(block);
+  }
+  if (failure.result != KL_SUCCESS) {
+    throw failure;
+  }
 }
 
-double CachingAllocatorCore::Device::memoryFraction() {
+void CachingAllocatorCore::Device::emptyCache(AllocatorPoolId pool) {
   Lock lock(mutex_);
-  return fraction_;
-}
-
-std::pair<void*, size_t> CachingAllocatorCore::Device::baseAllocation(Block* block) {
-  Lock lock(mutex_);
-  if (!block->allocated) {
-    return {nullptr, 0};
+  const Selection selection{pool};
+  if (allocator_host_call.stream != nullptr) {
+    reclaimWithinHostCall(allocator_host_call.sequence, selection);
+  } else if (!segments_.empty()) {
+    reclaim(lock, selection);
+  } else {
+    dropUnusedPools();
   }
-  while (block->previous != nullptr) {
-    block = block->previous;
-  }
-  void* base = block->ptr;
-  size_t size = 0;
-  for (; block != nullptr; block = block->next) {
-    size += block->size;
-  }
-  return {base, size};
 }
 
 } // namespace kunlun

@@ -149,6 +149,10 @@ void completeTable(kl_runtime_table& table, const char* driver) {
   any |= KUNLUN_FILL(device_telemetry, "sensors");
   any |= KUNLUN_FILL(event_ipc_get_handle, "events shared between processes");
   any |= KUNLUN_FILL(event_ipc_open_handle, "events shared between processes");
+  any |= KUNLUN_FILL(address_reserve, "expandable segments");
+  any |= KUNLUN_FILL(address_release, "expandable segments");
+  any |= KUNLUN_FILL(memory_map, "expandable segments");
+  any |= KUNLUN_FILL(memory_unmap, "expandable segments");
   if (any || table.last_error == nullptr) {
     driver_last_error = table.last_error;
     table.last_error = lastError;

@@ -210,6 +210,17 @@ typedef struct kl_runtime_table {
   /* Events for other processes, made with KL_EVENT_INTERPROCESS. Whoever opened one may record it too. */
   kl_result (*event_ipc_get_handle)(kl_event event, char handle[64]);
   kl_result (*event_ipc_open_handle)(int32_t device, const char handle[64], kl_event* out);
+
+  /* Addresses apart from memory, for segments that grow and shrink in place. A
+   * range of addresses is a multiple of `granularity` (bytes, a power of two)
+   * and aligned to it; so is every piece of it that is mapped (given memory) or
+   * unmapped. KL_ERROR_OUT_OF_MEMORY: address_reserve has no addresses left,
+   * memory_map no memory. Memory that is unmapped must not be in use;
+   * address_release unmaps what is still mapped. */
+  kl_result (*address_reserve)(int32_t device, uint64_t bytes, uint64_t* granularity, void** out);
+  kl_result (*address_release)(int32_t device, void* base);
+  kl_result (*memory_map)(int32_t device, void* ptr, uint64_t bytes);
+  kl_result (*memory_unmap)(int32_t device, void* ptr, uint64_t bytes);
 } kl_runtime_table;
 
 /* ---- operators -------------------------------------------------------- */

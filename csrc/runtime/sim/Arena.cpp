@@ -18,7 +18,7 @@
 namespace kunlun::sim {
 namespace {
 
-constexpr uint64_t kHugePage = uint64_t{2} << 20;
+constexpr uint64_t kHugePage = Arena::kGranularity;
 constexpr unsigned char kPoison = 0xCB;
 
 double mebibytes(uint64_t bytes) {
@@ -58,7 +58,8 @@ Arena::Arena(int device, uint64_t bytes) : device_(device), bytes_(bytes) {
     raise(
         KL_ERROR_RUNTIME, device, "cannot create the memory of simulated device %d: %s", device, std::strerror(errno));
   }
-  if (ftruncate(fd_, static_cast<off_t>(bytes)) != 0 || (base_ = mapAligned(fd_, bytes)) == nullptr) {
+  // Where the limit on address space does not allow more, the memory gets as many addresses as it needs.
+  if (!mapFile(bytes * kAddressesPerByte) && !mapFile(bytes)) {
     const int reason = errno;
     close(fd_);
     raise(
@@ -71,16 +72,39 @@ Arena::Arena(int device, uint64_t bytes) : device_(device), bytes_(bytes) {
         std::strerror(reason));
   }
   // Children neither see device memory nor keep it alive.
-  if (madvise(base_, bytes, MADV_DONTFORK) != 0) {
+  if (madvise(base_, span_, MADV_DONTFORK) != 0) {
     const int reason = errno;
-    munmap(base_, bytes);
+    munmap(base_, span_);
     close(fd_);
     raise(KL_ERROR_RUNTIME, device, "cannot keep device memory out of forked children: %s", std::strerror(reason));
   }
   // Only a hint: kernels without huge pages for shared memory refuse it, and nothing depends on it.
-  madvise(base_, bytes, MADV_HUGEPAGE);
+  madvise(base_, span_, MADV_HUGEPAGE);
   protectArena(*this);
-  insertFree(0, bytes);
+  insertFree(0, span_);
+}
+
+bool Arena::mapFile(uint64_t span) {
+  if (ftruncate(fd_, static_cast<off_t>(span)) != 0) {
+    return false;
+  }
+  base_ = mapAligned(fd_, span);
+  span_ = span;
+  return base_ != nullptr;
+}
+
+void Arena::outOfMemory(uint64_t bytes) const {
+  const uint64_t largest = free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first;
+  raise(
+      KL_ERROR_OUT_OF_MEMORY,
+      device_,
+      "simulated device %d is out of memory: %.2f MiB asked for, %.2f MiB free of %.2f MiB, %.2f MiB in one piece "
+      "(KUNLUN_SIM_MEMORY sets the size of a simulated device)",
+      device_,
+      mebibytes(bytes),
+      mebibytes(bytes_ - used_bytes_),
+      mebibytes(bytes_),
+      mebibytes(std::min(largest, bytes_ - used_bytes_)));
 }
 
 void* Arena::allocate(uint64_t bytes) {
@@ -89,18 +113,8 @@ void* Arena::allocate(uint64_t bytes) {
   {
     std::lock_guard lock(lock_);
     const auto best = free_by_size_.lower_bound({rounded, 0});
-    if (rounded > bytes_ || best == free_by_size_.end()) {
-      const uint64_t largest = free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first;
-      raise(
-          KL_ERROR_OUT_OF_MEMORY,
-          device_,
-          "simulated device %d is out of memory: %.2f MiB asked for, %.2f MiB free of %.2f MiB, %.2f MiB in one piece "
-          "(KUNLUN_SIM_MEMORY sets the size of a simulated device)",
-          device_,
-          mebibytes(bytes),
-          mebibytes(bytes_ - used_bytes_),
-          mebibytes(bytes_),
-          mebibytes(largest));
+    if (rounded > bytes_ - used_bytes_ || best == free_by_size_.end()) {
+      outOfMemory(bytes);
     }
     const auto range = free_.find(best->second);
     offset = range->first;
@@ -130,10 +144,14 @@ void Arena::free(void* ptr) {
   }
   // The hole is made before the range is free, so that no new owner loses what he has already written.
   punch(offset, segment->second);
-  uint64_t start = offset;
-  uint64_t bytes = segment->second;
+  const uint64_t bytes = segment->second;
   used_bytes_ -= bytes;
   used_.erase(segment);
+  giveAddresses(offset, bytes);
+}
+
+// Puts addresses back, merged with their free neighbours.
+void Arena::giveAddresses(uint64_t start, uint64_t bytes) {
   auto next = free_.lower_bound(start);
   if (next != free_.end() && next->first == start + bytes) {
     bytes += next->second;
@@ -151,23 +169,118 @@ void Arena::free(void* ptr) {
   insertFree(start, bytes);
 }
 
+void* Arena::reserve(uint64_t bytes) {
+  const uint64_t rounded =
+      bytes > span_ ? bytes : std::max(kGranularity, (bytes + kGranularity - 1) & ~(kGranularity - 1));
+  std::lock_guard lock(lock_);
+  for (auto best = free_by_size_.lower_bound({rounded, 0}); best != free_by_size_.end(); ++best) {
+    const auto [have, start] = *best;
+    const uint64_t first = std::max(start, bytes_ * kAddressesForSegments);
+    const uint64_t offset = (first + kGranularity - 1) & ~(kGranularity - 1);
+    if (have < rounded + (offset - start)) {
+      continue; // too small once it is aligned
+    }
+    eraseFree(free_.find(start));
+    if (offset != start) {
+      insertFree(start, offset - start);
+    }
+    if (start + have != offset + rounded) {
+      insertFree(offset + rounded, start + have - offset - rounded);
+    }
+    ranges_[offset] = {rounded, std::vector<bool>(rounded / kGranularity)};
+    return base_ + offset;
+  }
+  raise(
+      KL_ERROR_OUT_OF_MEMORY,
+      device_,
+      "simulated device %d has no %.2f MiB of addresses in one piece; it has %.0f MiB in all",
+      device_,
+      mebibytes(bytes),
+      mebibytes(span_));
+}
+
+void Arena::release(void* base) {
+  const uint64_t offset = offsetOf(base);
+  std::lock_guard lock(lock_);
+  const auto range = ranges_.find(offset);
+  if (range == ranges_.end()) {
+    raise(KL_ERROR_VALUE, device_, "%p is not the start of reserved addresses of device %d", base, device_);
+  }
+  const uint64_t bytes = range->second.bytes;
+  const auto units = static_cast<uint64_t>(std::count(range->second.mapped.begin(), range->second.mapped.end(), true));
+  if (units != 0) {
+    punch(offset, bytes);
+    used_bytes_ -= units * kGranularity;
+  }
+  ranges_.erase(range);
+  giveAddresses(offset, bytes);
+}
+
+// The units of a piece of reserved addresses, all of which must be mapped, or not.
+std::vector<bool>& Arena::checkUnits(void* ptr, uint64_t bytes, bool mapped, uint64_t& first) {
+  const uint64_t offset = offsetOf(ptr);
+  auto range = ranges_.upper_bound(offset);
+  if (range == ranges_.begin() || bytes == 0 || offset % kGranularity != 0 || bytes % kGranularity != 0 ||
+      (--range)->first + range->second.bytes < offset + bytes) {
+    raise(
+        KL_ERROR_VALUE,
+        device_,
+        "%llu bytes at %p are not a piece of reserved addresses of device %d in units of %llu bytes",
+        static_cast<unsigned long long>(bytes),
+        ptr,
+        device_,
+        static_cast<unsigned long long>(kGranularity));
+  }
+  auto& units = range->second.mapped;
+  first = (offset - range->first) / kGranularity;
+  for (uint64_t unit = first; unit < first + bytes / kGranularity; ++unit) {
+    if (units[unit] != mapped) {
+      raise(KL_ERROR_VALUE, device_, mapped ? "%p is not mapped" : "%p is mapped already", ptr);
+    }
+  }
+  return units;
+}
+
+void Arena::map(void* ptr, uint64_t bytes) {
+  std::lock_guard lock(lock_);
+  uint64_t first = 0;
+  auto& units = checkUnits(ptr, bytes, false, first);
+  if (bytes > bytes_ - used_bytes_) {
+    outOfMemory(bytes);
+  }
+  fresh(offsetOf(ptr), bytes);
+  std::fill_n(units.begin() + static_cast<std::ptrdiff_t>(first), bytes / kGranularity, true);
+  used_bytes_ += bytes;
+}
+
+void Arena::unmap(void* ptr, uint64_t bytes) {
+  std::lock_guard lock(lock_);
+  uint64_t first = 0;
+  auto& units = checkUnits(ptr, bytes, true, first);
+  punch(offsetOf(ptr), bytes);
+  std::fill_n(units.begin() + static_cast<std::ptrdiff_t>(first), bytes / kGranularity, false);
+  used_bytes_ -= bytes;
+}
+
 bool Arena::find(const void* ptr, kl_pointer_info* out) const {
   if (!contains(ptr, 1)) {
     return false;
   }
   const auto offset = static_cast<uint64_t>(static_cast<const char*>(ptr) - base_);
   std::lock_guard lock(lock_);
-  auto segment = used_.upper_bound(offset);
-  if (segment == used_.begin()) {
-    return false;
-  }
-  --segment;
-  if (offset >= segment->first + segment->second) {
-    return false;
+  const auto segment = used_.upper_bound(offset);
+  if (segment != used_.begin() && offset < std::prev(segment)->first + std::prev(segment)->second) {
+    out->base = base_ + std::prev(segment)->first;
+    out->size = std::prev(segment)->second;
+  } else {
+    const auto range = ranges_.upper_bound(offset);
+    if (range == ranges_.begin() || offset >= std::prev(range)->first + std::prev(range)->second.bytes) {
+      return false;
+    }
+    out->base = base_ + std::prev(range)->first;
+    out->size = std::prev(range)->second.bytes;
   }
   out->device = device_;
-  out->base = base_ + segment->first;
-  out->size = segment->second;
   return true;
 }
 
@@ -178,9 +291,16 @@ uint64_t Arena::freeBytes() const {
 
 void Arena::clear() {
   std::lock_guard lock(lock_);
-  punch(0, bytes_);
+  punch(0, span_);
   for (const auto& [offset, bytes] : used_) {
     fresh(offset, bytes);
+  }
+  for (const auto& [offset, range] : ranges_) {
+    for (uint64_t unit = 0; unit < range.mapped.size(); ++unit) {
+      if (range.mapped[unit]) {
+        fresh(offset + unit * kGranularity, kGranularity);
+      }
+    }
   }
 }
 

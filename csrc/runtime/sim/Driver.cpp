@@ -132,6 +132,50 @@ kl_result memoryFree(int32_t index, void* ptr) {
   });
 }
 
+Arena& startedArena(int index, const void* ptr) {
+  checkIndex(index);
+  Device* owner = startedDevice(index);
+  if (owner == nullptr || !owner->arena().contains(ptr, 1)) {
+    raise(KL_ERROR_VALUE, index, "%p is not an address of device %d", ptr, index);
+  }
+  return owner->arena();
+}
+
+kl_result addressReserve(int32_t index, uint64_t bytes, uint64_t* granularity, void** out) {
+  return entry("address_reserve", [&] {
+    require(granularity, "granularity");
+    require(out, "out");
+    Device& owner = device(index);
+    owner.checkHealthy();
+    *granularity = Arena::kGranularity;
+    *out = owner.arena().reserve(bytes);
+    return KL_SUCCESS;
+  });
+}
+
+kl_result addressRelease(int32_t index, void* base) {
+  return releasingEntry("address_release", [&] {
+    startedArena(index, base).release(base);
+    return KL_SUCCESS;
+  });
+}
+
+kl_result memoryMap(int32_t index, void* ptr, uint64_t bytes) {
+  return entry("memory_map", [&] {
+    Arena& arena = startedArena(index, ptr);
+    checkHealthy(index);
+    arena.map(ptr, bytes);
+    return KL_SUCCESS;
+  });
+}
+
+kl_result memoryUnmap(int32_t index, void* ptr, uint64_t bytes) {
+  return releasingEntry("memory_unmap", [&] {
+    startedArena(index, ptr).unmap(ptr, bytes);
+    return KL_SUCCESS;
+  });
+}
+
 kl_result hostMalloc(uint64_t bytes, void** out) {
   return entry("host_malloc", [&] {
     require(out, "out");
@@ -427,6 +471,10 @@ constexpr kl_runtime_table kRuntime = {
     .device_telemetry = deviceTelemetry,
     .event_ipc_get_handle = eventIpcGetHandle,
     .event_ipc_open_handle = eventIpcOpenHandle,
+    .address_reserve = addressReserve,
+    .address_release = addressRelease,
+    .memory_map = memoryMap,
+    .memory_unmap = memoryUnmap,
 };
 
 } // namespace

@@ -179,7 +179,7 @@ bool protect(const Region& region) {
 } // namespace
 
 void protectArena(const Arena& arena) {
-  if (protect({arena.base(), arena.bytes(), arena.device()})) {
+  if (protect({arena.base(), arena.span(), arena.device()})) {
     announceArena(arena);
   }
 }

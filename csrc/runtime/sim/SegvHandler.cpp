@@ -143,7 +143,7 @@ void announce(Range& range, const char* base, uint64_t bytes, int device) {
 } // namespace
 
 void announceArena(const Arena& arena) {
-  announce(ranges[arena.device()], arena.base(), arena.bytes(), arena.device());
+  announce(ranges[arena.device()], arena.base(), arena.span(), arena.device());
 }
 
 void announceImported(const char* base, uint64_t bytes, int device) {

@@ -307,6 +307,10 @@ constexpr kl_runtime_table kRuntime = {
     .device_telemetry = nullptr,
     .event_ipc_get_handle = nullptr,
     .event_ipc_open_handle = nullptr,
+    .address_reserve = nullptr,
+    .address_release = nullptr,
+    .memory_map = nullptr,
+    .memory_unmap = nullptr,
 };
 
 } // namespace

@@ -7,55 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "check.h"
-#include "runtime/allocator/CachingAllocatorCore.h"
+#include "fixture.h"
 
 using namespace test;
-using kunlun::CachingAllocatorCore;
-
-namespace {
-
-constexpr size_t kKiB = 1024;
-constexpr size_t kMiB = 1024 * kKiB;
-
-// An allocator of its own for every case; what it holds is given back at the end, before its streams end.
-struct Fixture {
-  CachingAllocatorCore core{rt(), 2};
-  ~Fixture() {
-    core.emptyCache();
-  }
-  int64_t reserved(int device = 0) {
-    return core.stats(device).reserved_bytes[0].current;
-  }
-};
-
-// Holds a stream until it is opened.
-struct Gate {
-  std::atomic<bool> open{false};
-  kl_result operator()(kl_error*) {
-    while (!open) {
-      std::this_thread::yield();
-    }
-    return KL_SUCCESS;
-  }
-};
-
-uint64_t sequenceOf(kl_stream stream) {
-  uint64_t sequence = 0;
-  OK(rt().stream_sequence(stream, &sequence));
-  return sequence;
-}
-
-struct HostCallScope {
-  HostCallScope(kl_stream stream, uint64_t sequence) {
-    kunlun::allocator_host_call = {stream, sequence};
-  }
-  ~HostCallScope() {
-    kunlun::allocator_host_call = {};
-  }
-};
-
-} // namespace
 
 TEST(a_freed_block_is_handed_out_again_at_once) {
   Stream stream;
