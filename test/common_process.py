@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -53,19 +54,24 @@ def forking_server():
     server.stdout.close()
 
 
+def run_job(server: subprocess.Popen, code: str, folder: Path, environment: dict[str, str]) -> Finished:
+    """Has the server run a piece of Python; what it writes goes through files in `folder`."""
+    job = {"code": textwrap.dedent(code), "environment": environment}
+    job |= {name: str(folder / name) for name in ("stdout", "stderr")}
+    server.stdin.write(json.dumps(job) + "\n")
+    if not select.select([server.stdout], [], [], TIMEOUT_SECONDS)[0]:
+        server.kill()
+        raise TimeoutError((folder / "stderr").read_text())
+    returncode = int(server.stdout.readline())
+    return Finished(returncode, (folder / "stdout").read_text(), (folder / "stderr").read_text())
+
+
 @pytest.fixture
 def run_python(forking_server, tmp_path):
     """Runs a piece of Python in a process that has only imported torch; environment variables can be given."""
 
     def run(code: str, **environment: str) -> Finished:
-        job = {"code": textwrap.dedent(code), "environment": environment}
-        job |= {name: str(tmp_path / name) for name in ("stdout", "stderr")}
-        forking_server.stdin.write(json.dumps(job) + "\n")
-        if not select.select([forking_server.stdout], [], [], TIMEOUT_SECONDS)[0]:
-            forking_server.kill()
-            raise TimeoutError((tmp_path / "stderr").read_text())
-        returncode = int(forking_server.stdout.readline())
-        return Finished(returncode, (tmp_path / "stdout").read_text(), (tmp_path / "stderr").read_text())
+        return run_job(forking_server, code, tmp_path, environment)
 
     return run
 

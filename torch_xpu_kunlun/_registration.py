@@ -70,5 +70,9 @@ def register() -> None:
 
     _dlpack.install()
     _sharing.install()
+
+    from torch_xpu_kunlun import distributed
+
+    distributed.register()
     # The chip's threads must end before the libraries they run in are unloaded.
     atexit.register(native._shutdown)

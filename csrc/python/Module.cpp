@@ -11,4 +11,5 @@ PYBIND11_MODULE(_C, module) {
   kunlun::python::bindOperators(module);
   kunlun::python::bindInterrupt();
   kunlun::python::bindSim(module);
+  kunlun::python::bindDistributed(module);
 }

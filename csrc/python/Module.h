@@ -21,5 +21,6 @@ void bindMemorySnapshot(py::module_& module);
 void bindOperators(py::module_& module);
 void bindInterrupt(); // hooks, no functions
 void bindSim(py::module_& module);
+void bindDistributed(py::module_& module);
 
 } // namespace kunlun::python

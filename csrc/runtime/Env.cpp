@@ -9,7 +9,9 @@
 #include <iterator>
 #include <mutex>
 #include <string_view>
+
 #include <utility>
+#include "runtime/EnvXccl.h"
 
 #include "runtime/chip/frame.h"
 
@@ -22,6 +24,7 @@ constinit std::atomic<const Env*> parsed{nullptr};
 constexpr int kMaxDevices = 64;
 constexpr int kMaxThreads = 1024;
 constexpr int64_t kMaxHangSeconds = 86400;
+constexpr int kMaxXcclBuffer = 1 << 20;
 constexpr uint64_t kMinMemory = uint64_t{2} << 20;
 constexpr uint64_t kMaxMemory = uint64_t{4} << 40;
 
@@ -42,6 +45,10 @@ constexpr const char* kSimLinkSpeed = "KUNLUN_SIM_LINK_SPEED";
 constexpr const char* kLaunchBlocking = "KUNLUN_LAUNCH_BLOCKING";
 constexpr const char* kFallback = "KUNLUN_FALLBACK";
 constexpr const char* kLogLevel = "KUNLUN_LOG_LEVEL";
+constexpr const char* kXcclBufferBytes = "XCCL_BUFFER_BYTES";
+constexpr const char* kXcclBlockingWait = "XCCL_BLOCKING_WAIT";
+constexpr const char* kXcclNanCheck = "XCCL_NAN_CHECK";
+constexpr const char* kXcclTiming = "XCCL_TIMING";
 
 constexpr const char* kFallbackGrammar =
     "warn, allow or error, optionally followed by lists of operators that differ, as in "
@@ -405,6 +412,16 @@ bool SimOperators::has(std::string_view schema) const {
   return named == only;
 }
 
+XcclEnv xcclEnv() {
+  XcclEnv e;
+  e.buffer_bytes =
+      static_cast<uint32_t>(parseInt(kXcclBufferBytes, static_cast<int>(e.buffer_bytes), 0, kMaxXcclBuffer));
+  e.blocking_wait = parseSwitch(kXcclBlockingWait, e.blocking_wait);
+  e.nan_check = parseSwitch(kXcclNanCheck, e.nan_check);
+  e.timing = parseSwitch(kXcclTiming, e.timing);
+  return e;
+}
+
 FallbackPolicy parseFallbackPolicy(const std::string& text) {
   FallbackPolicy policy;
   const auto clauses = split(text, ';');
@@ -542,6 +559,14 @@ const std::vector<EnvVariable>& envVariables() {
        "bytes a second from 1 to 4T with K, M, G or T, such as 100M",
        "no limit",
        "How fast simulated devices send to each other."},
+      {kXcclBufferBytes,
+       "0 to 1048576",
+       "16384",
+       "Collectives: up to this size a rank's data travels with its call; larger data is read where it lies. Rank 0's "
+       "value counts for all."},
+      {kXcclBlockingWait, "0 or 1", "0", "Collectives: Work.wait() makes the host wait, and raises what went wrong."},
+      {kXcclNanCheck, "0 or 1", "0", "Collectives: refuses inputs that contain NaN."},
+      {kXcclTiming, "0 or 1", "0", "Collectives: takes the time of each, for Work._get_duration() and the recorder."},
   };
   return table;
 }

@@ -25,7 +25,7 @@ def headings(text: str) -> list[str]:
 
 
 def variables(text: str) -> list[str]:
-    return re.findall(r"^\| `(KUNLUN_\w+)` \|", text, flags=re.MULTILINE)
+    return re.findall(r"^\| `((?:KUNLUN|XCCL)_\w+)` \|", text, flags=re.MULTILINE)
 
 
 def test_environment_table_is_the_librarys_own():

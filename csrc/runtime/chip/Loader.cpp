@@ -12,6 +12,7 @@
 
 #include "runtime/Env.h"
 #include "runtime/chip/Refuse.h"
+#include "runtime/chip/collectives.h"
 #include "runtime/sim/Sim.h"
 #include "runtime/xre/Xre.h"
 
@@ -31,7 +32,7 @@ namespace {
 struct Loaded {
   kl_runtime_table runtime{};
   kl_operators_table operators{};
-  kl_collectives_table collectives{};
+  kl_collectives collectives{};
   kl_chip chip{};
   std::string source;
 };
@@ -227,12 +228,12 @@ const Loaded& load() {
   if (opened.chip.collectives != nullptr) {
     adopt(
         fresh->collectives,
-        *opened.chip.collectives,
+        *reinterpret_cast<const kl_collectives*>(opened.chip.collectives),
         "collectives",
         KL_COLLECTIVES_ABI_MAJOR,
         KL_COLLECTIVES_ABI_MINOR,
         fresh->source);
-    fresh->chip.collectives = &fresh->collectives;
+    fresh->chip.collectives = reinterpret_cast<const kl_collectives_table*>(&fresh->collectives);
   }
   completeTable(fresh->runtime, fresh->source.c_str());
   fresh->chip.runtime = &fresh->runtime;

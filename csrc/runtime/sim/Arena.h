@@ -58,7 +58,7 @@ class Arena {
   int device() const {
     return device_;
   }
-  // The file behind it, by which other processes map it.
+  // The memfd, for a process that maps this memory too. Owned by the arena.
   int fd() const {
     return fd_;
   }

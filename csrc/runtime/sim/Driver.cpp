@@ -15,6 +15,7 @@
 #include "runtime/sim/Status.h"
 #include "runtime/sim/Stream.h"
 #include "runtime/sim/Telemetry.h"
+#include "runtime/sim/collectives/Table.h"
 
 #ifndef KUNLUN_VERSION
 #define KUNLUN_VERSION "0.0.0"
@@ -481,7 +482,8 @@ constexpr kl_runtime_table kRuntime = {
 
 kl_chip chip() {
   const OperatorsFn table = operators.load(std::memory_order_acquire);
-  return {&kRuntime, table == nullptr ? nullptr : table(), nullptr};
+  return {
+      &kRuntime, table == nullptr ? nullptr : table(), reinterpret_cast<const kl_collectives_table*>(&kCollectives)};
 }
 
 void setOperators(OperatorsFn table) {

@@ -197,6 +197,13 @@ void forgetImported(char* base) {
   std::erase_if(s.regions, [base](const Region& region) { return region.base == base; });
 }
 
+void protectMapping(void* base, uint64_t bytes) {
+  if (detail::protection.load(std::memory_order_acquire) == Protection::Keys &&
+      protectWithKey(base, bytes, state().key) != 0) {
+    raise(KL_ERROR_RUNTIME, -1, "cannot protect a peer's device memory with a key: %s", std::strerror(errno));
+  }
+}
+
 void grantThread() {
   if (detail::protection.load(std::memory_order_acquire) == Protection::Keys && allowKey(state().key) != 0) {
     raise(KL_ERROR_RUNTIME, -1, "cannot give a chip thread its rights to device memory: %s", std::strerror(errno));

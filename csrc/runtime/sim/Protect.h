@@ -26,6 +26,8 @@ void protectArena(const Arena& arena);
 // The same for memory of another process that has been mapped here, until it is about to be unmapped.
 void protectImported(char* base, uint64_t bytes, int device);
 void forgetImported(char* base);
+// The same for another process's device memory that is mapped here: it gets the key, where keys are used.
+void protectMapping(void* base, uint64_t bytes);
 // First thing on a chip thread. Threads that it creates, such as its OpenMP team, inherit its rights.
 void grantThread();
 
