@@ -1,5 +1,7 @@
 # Suite-wide checks: after the last test no child process and no shared memory segment may be left behind.
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -85,3 +87,24 @@ def nothing_is_left_behind():
         time.sleep(0.1)
         left = leftovers(children_before, segments_before)
     assert not left, "the tests left behind: " + ", ".join(left)
+
+
+ALONE = "KUNLUN_TEST_ALONE"  # set in the process of a test marked `alone`
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Hands a test marked `alone` to a process of its own."""
+    if pyfuncitem.get_closest_marker("alone") is None or ALONE in os.environ:
+        return None
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid],
+        cwd=pyfuncitem.config.rootpath,
+        env=os.environ | {ALONE: "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return True

@@ -18,6 +18,7 @@ def actions(snapshot):
     return [entry["action"] for entry in snapshot["device_traces"][0]]
 
 
+@pytest.mark.alone
 def test_events_and_owners_are_recorded(fresh_memory):
     memory._record_memory_history(stacks="python", clear_history=True)
     kept = torch.empty(3 * MIB, dtype=torch.uint8, device="kunlun")

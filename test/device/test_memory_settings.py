@@ -18,6 +18,7 @@ def restored_settings():
     torch.kunlun.empty_cache()
 
 
+@pytest.mark.alone
 def test_expandable_segments_grow_and_shrink(restored_settings, fresh_memory):
     settings_of("expandable_segments:True")
     base = torch.kunlun.memory_reserved()
@@ -102,6 +103,7 @@ def test_sizes_are_rounded_up(restored_settings, fresh_memory):
     assert requested == tensor.numel()
 
 
+@pytest.mark.alone
 def test_segments_of_another_size(restored_settings, fresh_memory):
     settings_of("large_segment_size_mb:64")
     before = torch.kunlun.memory_reserved()
@@ -161,6 +163,7 @@ def test_a_thousand_rounds_leave_nothing_behind(expandable, restored_settings, f
     assert resident_bytes() - resident < 8 * MIB
 
 
+@pytest.mark.alone
 def test_pinned_memory_is_counted():
     torch.kunlun.init()
     before = torch.kunlun.host_memory_stats()
