@@ -33,6 +33,7 @@ NOT_UNDER_SANITIZERS = {
 MESSAGE = "kunlun: host code touched kunlun device memory at 0x"
 FAULTS = {
     "host_access_is_explained": ([MESSAGE, "(device 0, offset 0x1000)", "with .cpu()", "KUNLUN_SIM_PROTECT=off"], []),
+    "host_access_to_mapped_addresses_is_explained": ([MESSAGE, "(device 0, offset 0x"], []),
     "host_access_with_an_earlier_handler": ([MESSAGE, "the earlier handler ran"], []),
     "host_access_with_a_later_handler": (["the later handler ran", MESSAGE], []),
     "another_fault_is_not_ours": ([], [MESSAGE]),

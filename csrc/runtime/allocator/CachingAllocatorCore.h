@@ -65,8 +65,8 @@ class CachingAllocatorCore {
   void resetPeakStats(int device);
   void setMemoryFraction(int device, double fraction);
   double memoryFraction(int device);
-  // The segment that holds the block `ptr`; {nullptr, 0} when it is not a block in use. Of an expandable segment, the
-  // mapped part around the block.
+  // The segment that holds the block `ptr`, as the driver's pointer_info has it; {nullptr, 0} when it is not a block in
+  // use. Of an expandable segment, all addresses.
   std::pair<void*, size_t> baseAllocation(void* ptr);
   // Bytes in use and in use or cached, for reports.
   std::pair<int64_t, int64_t> usage(int device);

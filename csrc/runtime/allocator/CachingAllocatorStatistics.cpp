@@ -87,12 +87,15 @@ std::pair<void*, size_t> CachingAllocatorCore::Device::baseAllocation(Block* blo
   if (!block->allocated) {
     return {nullptr, 0};
   }
-  while (block->previous != nullptr && !block->previous->unmapped) {
+  if (block->expandable != nullptr) {
+    return {block->expandable->base, block->expandable->bytes};
+  }
+  while (block->previous != nullptr) {
     block = block->previous;
   }
   void* base = block->ptr;
   size_t size = 0;
-  for (; block != nullptr && !block->unmapped; block = block->next) {
+  for (; block != nullptr; block = block->next) {
     size += block->size;
   }
   return {base, size};

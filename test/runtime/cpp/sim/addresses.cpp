@@ -87,3 +87,10 @@ TEST(there_are_more_addresses_than_memory_but_not_more_memory) {
   CHECK(rt().address_reserve(0, uint64_t{1} << 60, &unit, &out) == KL_ERROR_OUT_OF_MEMORY);
   CHECK(contains(lastError().text, "of addresses in one piece"));
 }
+
+// With KUNLUN_SIM_PROTECT=on: ends by SIGSEGV, with the message.
+TEST_ALONE(host_access_to_mapped_addresses_is_explained) {
+  Addresses range(2 * kMiB);
+  OK(rt().memory_map(0, range.base, 2 * kMiB));
+  *static_cast<volatile char*>(range.base + 4096) = 1;
+}
