@@ -1,4 +1,6 @@
-// PYTORCH_ALLOC_CONF: torch reads the settings that all devices share; what nobody understands is refused here.
+// PYTORCH_ALLOC_CONF: torch reads the settings that all devices share; what is left for the device is read here.
+#include "runtime/AllocatorConfig.h"
+
 #include <string>
 #include <unordered_set>
 
@@ -45,5 +47,9 @@ class AllocatorConfig {
 REGISTER_ALLOCATOR_CONFIG_PARSE_HOOK(AllocatorConfig)
 
 } // namespace
+
+void parseAllocatorConfig() {
+  AllocatorConfig::instance().parseArgs(AcceleratorAllocatorConfig::last_allocator_settings());
+}
 
 } // namespace kunlun

@@ -11,6 +11,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
+#include "runtime/AllocatorConfig.h"
 #include "runtime/Error.h"
 #include "runtime/PluggableAllocator.h"
 #include "runtime/Stream.h"
@@ -222,6 +223,7 @@ c10::DeviceAllocator* get() {
 CachingAllocatorCore& core() {
   static CachingAllocatorCore* instance = [] {
     lazyInit();
+    parseAllocatorConfig();
     auto* made = new CachingAllocatorCore(chip::runtime(), deviceCount(), &readSettings, &readDivisions);
     core_exists.store(true, std::memory_order_release);
     return made;

@@ -130,6 +130,17 @@ def test_an_unknown_setting_is_refused(text, message, restored_settings):
     settings_of("backend:native")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("no_such_key:1", "Unrecognized key 'no_such_key'"), ("backend:cudaMallocAsync", "backend must be native")],
+)
+def test_an_unknown_setting_in_the_environment_is_refused(text, message, run_new_python):
+    done = run_new_python('import torch; torch.ones(1, device="kunlun")', PYTORCH_ALLOC_CONF=text)
+    assert done.returncode == 1
+    assert "ValueError" in done.stderr
+    assert message in done.stderr
+
+
 def resident_bytes():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
