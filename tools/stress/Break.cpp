@@ -75,7 +75,9 @@ class Breaker {
         copy();
         break;
       case 9:
-        accept(rt().launch_host(stream_, "count", countCall, &calls_));
+        if (rt().try_host(stream_, "count", countCall, &calls_) != KL_SUCCESS) {
+          accept(rt().launch_host(stream_, "count", countCall, &calls_));
+        }
         break;
       case 10:
         recordAndWait();

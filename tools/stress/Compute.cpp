@@ -194,7 +194,13 @@ class Worker {
     call.memory = &world_.memory;
     call.lane = anyLane();
     STRESS_OK(rt().stream_sequence(call.lane.stream, &call.sequence));
-    STRESS_OK(rt().launch_host(call.lane.stream, "call", runCall, &call));
+    // On this thread if the stream has nothing to do, which other threads may change at any moment.
+    const kl_result here = random_.oneIn(2) ? rt().try_host(call.lane.stream, "call", runCall, &call) : KL_NOT_READY;
+    STRESS_CHECK(here == KL_SUCCESS || here == KL_NOT_READY);
+    STRESS_CHECK(call.done == (here == KL_SUCCESS));
+    if (here == KL_NOT_READY) {
+      STRESS_OK(rt().launch_host(call.lane.stream, "call", runCall, &call));
+    }
     while (!call.done) {
       std::this_thread::yield();
     }
