@@ -1,7 +1,7 @@
 // Times one allocation and free from the cache, without torch: prints the median in nanoseconds for several sizes.
 //
 //   g++ -std=c++20 -O2 -pthread -Icsrc tools/bench_allocator.cpp csrc/runtime/allocator/*.cpp
-//       csrc/runtime/Env.cpp csrc/runtime/chip/*.cpp csrc/runtime/sim/*.cpp csrc/runtime/xre/*.cpp -ldl -o bench
+//       csrc/runtime/Env*.cpp csrc/runtime/chip/*.cpp csrc/runtime/sim/*.cpp csrc/runtime/xre/*.cpp -ldl -o bench
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

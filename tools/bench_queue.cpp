@@ -1,6 +1,6 @@
 // Times the simulated chip's queue: what a launch costs its caller, and a launch with the wait for it.
 //
-// g++ -std=c++20 -O2 -Icsrc tools/bench_queue.cpp csrc/runtime/Env.cpp csrc/runtime/sim/*.cpp -pthread -o bench_queue
+// g++ -std=c++20 -O2 -Icsrc tools/bench_queue.cpp csrc/runtime/Env*.cpp csrc/runtime/sim/*.cpp -pthread -o bench_queue
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

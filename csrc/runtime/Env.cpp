@@ -1,30 +1,30 @@
 // Strict parsing of every environment variable that the C++ side reads.
 #include "runtime/Env.h"
 
-#include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <deque>
-#include <iterator>
 #include <mutex>
 #include <string_view>
 
-#include <utility>
+#include "runtime/EnvParse.h"
+#include "runtime/EnvSim.h"
 #include "runtime/EnvXccl.h"
-
-#include "runtime/chip/frame.h"
 
 namespace kunlun {
 namespace {
+
+using env_parse::refuse;
+using env_parse::split;
+using env_parse::trim;
+using env_parse::wholeNumber;
 
 std::mutex parse_lock; // guards parsing and discarding
 constinit std::atomic<const Env*> parsed{nullptr};
 
 constexpr int kMaxDevices = 64;
-constexpr int kMaxThreads = 1024;
-constexpr int64_t kMaxHangSeconds = 86400;
 constexpr int kMaxXcclBuffer = 1 << 20;
+constexpr int kMaxThreads = 1024;
 constexpr uint64_t kMinMemory = uint64_t{2} << 20;
 constexpr uint64_t kMaxMemory = uint64_t{4} << 40;
 
@@ -54,15 +54,6 @@ constexpr const char* kFallbackGrammar =
     "warn, allow or error, optionally followed by lists of operators that differ, as in "
     "\"error;allow=aten::nonzero,aten::unique_dim;warn=aten::add.Tensor\"";
 
-constexpr const char* kSimFaultGrammar =
-    "faults separated by commas, each a kind (launch, kernel, poison, hang) and the number of operators before it, for "
-    "a "
-    "hang also the seconds (1 to 86400) after which it gives up, and @ with a device, as in \"launch:100,hang:7:3@1\"";
-
-[[noreturn]] void refuse(const char* name, std::string_view value, const std::string& accepted) {
-  throw EnvError(std::string(name) + "=\"" + std::string(value) + "\" is not understood; accepted: " + accepted);
-}
-
 // An empty value means the same as an unset variable, except for the list of visible devices.
 std::optional<std::string> get(const char* name) {
   const char* value = std::getenv(name);
@@ -70,46 +61,6 @@ std::optional<std::string> get(const char* name) {
     return std::nullopt;
   }
   return std::string(value);
-}
-
-template <class T>
-std::optional<T> wholeNumber(std::string_view text) {
-  T value{};
-  auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || code != std::errc{} || end != text.data() + text.size()) {
-    return std::nullopt;
-  }
-  return value;
-}
-
-std::optional<SimFault::Kind> simFaultKindNamed(std::string_view word) {
-  using Kind = SimFault::Kind;
-  constexpr std::pair<std::string_view, Kind> kKinds[] = {
-      {"launch", Kind::Launch}, {"kernel", Kind::Kernel}, {"poison", Kind::Poison}, {"hang", Kind::Hang}};
-  for (const auto& [name, kind] : kKinds) {
-    if (name == word) {
-      return kind;
-    }
-  }
-  return std::nullopt;
-}
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  size_t start = 0;
-  for (size_t at; (at = text.find(separator, start)) != std::string_view::npos; start = at + 1) {
-    parts.push_back(text.substr(start, at - start));
-  }
-  parts.push_back(text.substr(start));
-  return parts;
-}
-
-std::string_view trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) {
-    return {};
-  }
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
 int parseInt(const char* name, int fallback_value, int low, int high) {
@@ -215,118 +166,6 @@ std::optional<uint64_t> parseSpeed(const char* name) {
       name, 1, kMaxMemory, "bytes a second from 1 to 4T, with K, M, G or T for powers of 1024, as in 100M");
 }
 
-// "kind:after", then ":seconds" for a hang that gives up and "@device".
-SimFault parseSimFault(std::string_view part, std::string_view whole) {
-  SimFault fault;
-  auto check = [&](bool good) {
-    if (!good) {
-      refuse(kSimFault, whole, kSimFaultGrammar);
-    }
-  };
-  if (const size_t at = part.find('@'); at != std::string_view::npos) {
-    fault.device = wholeNumber<int>(part.substr(at + 1));
-    check(fault.device && *fault.device >= 0 && *fault.device < kMaxDevices);
-    part = part.substr(0, at);
-  }
-  const auto fields = split(part, ':');
-  check(fields.size() == 2 || fields.size() == 3);
-  const auto kind = simFaultKindNamed(fields[0]);
-  const auto after = wholeNumber<uint64_t>(fields[1]);
-  check(kind && after);
-  fault.kind = *kind;
-  fault.after = *after;
-  if (fields.size() == 3) {
-    const auto seconds = wholeNumber<int64_t>(fields[2]);
-    check(*kind == SimFault::Kind::Hang && seconds && *seconds > 0 && *seconds <= kMaxHangSeconds);
-    fault.nanoseconds = *seconds * 1'000'000'000;
-  }
-  return fault;
-}
-
-std::vector<SimFault> parseSimFaults() {
-  std::vector<SimFault> faults;
-  if (const auto text = get(kSimFault)) {
-    for (const auto part : split(*text, ',')) {
-      faults.push_back(parseSimFault(trim(part), *text));
-    }
-  }
-  return faults;
-}
-
-SimOperators parseSimOperators() {
-  SimOperators operators;
-  const auto text = get(kSimOperators);
-  if (!text || *text == "all") {
-    return operators;
-  }
-  const size_t equals = text->find('=');
-  const std::string_view word = std::string_view(*text).substr(0, equals);
-  const char* accepted = "all, or only= or without= and operators, as in \"without=aten::mm,aten::add.out\"";
-  if (equals == std::string::npos || (word != "only" && word != "without")) {
-    refuse(kSimOperators, *text, accepted);
-  }
-  operators.only = word == "only";
-  for (const auto part : split(std::string_view(*text).substr(equals + 1), ',')) {
-    const auto name = trim(part);
-    const size_t colons = name.find("::");
-    if (colons == std::string_view::npos || colons == 0 || colons + 2 == name.size()) {
-      refuse(kSimOperators, *text, accepted);
-    }
-    operators.names.emplace_back(name);
-  }
-  return operators;
-}
-
-constexpr std::pair<std::string_view, kl_dtype> kDtypes[] = {
-    {"bool", KL_BOOL},
-    {"uint8", KL_UINT8},
-    {"int8", KL_INT8},
-    {"int16", KL_INT16},
-    {"int32", KL_INT32},
-    {"int64", KL_INT64},
-    {"uint16", KL_UINT16},
-    {"uint32", KL_UINT32},
-    {"uint64", KL_UINT64},
-    {"float16", KL_FLOAT16},
-    {"bfloat16", KL_BFLOAT16},
-    {"float32", KL_FLOAT32},
-    {"float64", KL_FLOAT64},
-    {"complex32", KL_COMPLEX32},
-    {"complex64", KL_COMPLEX64},
-    {"complex128", KL_COMPLEX128},
-    {"float8_e4m3fn", KL_FLOAT8_E4M3FN},
-    {"float8_e5m2", KL_FLOAT8_E5M2},
-    {"float8_e4m3fnuz", KL_FLOAT8_E4M3FNUZ},
-    {"float8_e5m2fnuz", KL_FLOAT8_E5M2FNUZ},
-    {"float8_e8m0fnu", KL_FLOAT8_E8M0FNU},
-};
-static_assert(std::size(kDtypes) == KL_DTYPE_COUNT - 1);
-
-uint32_t parseMissingDtypes() {
-  const auto text = get(kSimDtypes);
-  if (!text || *text == "all") {
-    return 0;
-  }
-  std::string accepted = "all, or without= and dtypes, as in \"without=float64,complex128\"; the dtypes are";
-  for (const auto& [name, dtype] : kDtypes) {
-    accepted.append(" ").append(name);
-  }
-  constexpr std::string_view kWithout = "without=";
-  if (!text->starts_with(kWithout)) {
-    refuse(kSimDtypes, *text, accepted);
-  }
-  uint32_t missing = 0;
-  for (const auto part : split(std::string_view(*text).substr(kWithout.size()), ',')) {
-    const auto* found = std::find_if(
-        std::begin(kDtypes), std::end(kDtypes), [&](const auto& dtype) { return dtype.first == trim(part); });
-    if (found == std::end(kDtypes)) {
-      refuse(kSimDtypes, *text, accepted);
-    }
-    missing |= 1u << found->second;
-  }
-  return missing;
-}
-
 Env::Protect parseProtect() {
   const auto text = get(kSimProtect);
   if (!text || *text == "auto") {
@@ -382,9 +221,15 @@ Env parse() {
   e.sim_protect = parseProtect();
   e.sim_host_addressable = parseSwitch(kSimHostAddressable, e.sim_host_addressable);
   e.sim_poison = parseSwitch(kSimPoison, e.sim_poison);
-  e.sim_faults = parseSimFaults();
-  e.sim_operators = parseSimOperators();
-  e.sim_missing_dtypes = parseMissingDtypes();
+  if (const auto text = get(kSimFault)) {
+    e.sim_faults = env_parse::simFaults(kSimFault, *text);
+  }
+  if (const auto text = get(kSimOperators)) {
+    e.sim_operators = env_parse::simOperators(kSimOperators, *text);
+  }
+  if (const auto text = get(kSimDtypes)) {
+    e.sim_missing_dtypes = env_parse::simMissingDtypes(kSimDtypes, *text);
+  }
   e.sim_copy_speed = parseSpeed(kSimCopySpeed);
   e.sim_link_speed = parseSpeed(kSimLinkSpeed);
   e.launch_blocking = parseSwitch(kLaunchBlocking, e.launch_blocking);
@@ -396,21 +241,6 @@ Env parse() {
 }
 
 } // namespace
-
-SimFault::Kind parseSimFaultKind(const std::string& text) {
-  const auto kind = simFaultKindNamed(text);
-  if (!kind) {
-    throw EnvError("\"" + text + "\" is not a kind of fault; accepted: launch, kernel, poison or hang");
-  }
-  return *kind;
-}
-
-bool SimOperators::has(std::string_view schema) const {
-  const std::string_view name = schema.substr(0, schema.find('.'));
-  const bool named =
-      std::any_of(names.begin(), names.end(), [&](const auto& each) { return each == schema || each == name; });
-  return named == only;
-}
 
 XcclEnv xcclEnv() {
   XcclEnv e;

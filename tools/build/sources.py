@@ -9,6 +9,7 @@ CSRC = ROOT / "csrc"
 # sanitizers on their own. They get no torch include path, which proves it at every build.
 TORCH_FREE = (
     "runtime/Env.cpp",
+    "runtime/EnvSim.cpp",
     "runtime/ipc/ProcessId.cpp",
     "runtime/ipc/Tickets.cpp",
     "runtime/allocator/",
