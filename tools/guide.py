@@ -4,6 +4,7 @@
 import contextlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -68,11 +69,21 @@ def run_chapter(path: Path) -> list[str]:
     return printed
 
 
+def default_environment() -> dict[str, str]:
+    """The guide shows what happens where nothing is set: a smaller or faulty chip would print something else."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("KUNLUN_", "PYTORCH_ALLOC_CONF"))}
+
+
 def run_in_a_process_of_its_own(path: Path) -> list[str]:
     code = "import json, pathlib, sys; from tools import guide\n"
     code += "print(json.dumps(guide.run_chapter(pathlib.Path(sys.argv[1]))))"
     done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(path)],
+        cwd=ROOT,
+        env=default_environment(),
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     return json.loads(done.stdout)
 

@@ -38,7 +38,13 @@ print(json.dumps(results))
 def outcomes():
     """What each chapter printed, each in a process of its own, forked from one that has imported torch."""
     done = subprocess.run(
-        [sys.executable, "-c", RUN], cwd=guide.ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=300
+        [sys.executable, "-c", RUN],
+        cwd=guide.ROOT,
+        env=guide.default_environment(),
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=300,
     )
     return json.loads(done.stdout.splitlines()[-1])
 
