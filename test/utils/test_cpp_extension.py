@@ -129,6 +129,7 @@ def test_the_wheel_carries_every_header_that_the_public_one_needs(tmp_path):
     import shutil
 
     from tools.build.headers import public_headers
+    from tools.build.toolchain import find_compiler
 
     for name in public_headers():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +137,7 @@ def test_the_wheel_carries_every_header_that_the_public_one_needs(tmp_path):
     source = tmp_path / "user.cpp"
     source.write_text("#include <torch_xpu_kunlun/extension.h>\n")
     torch_headers = Path(torch.__file__).parent / "include"
-    command = ["g++", "-std=c++20", "-fsyntax-only", "-I", tmp_path, "-isystem", torch_headers, source]
+    command = [*find_compiler(), "-std=c++20", "-fsyntax-only", "-I", tmp_path, "-isystem", torch_headers, source]
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
