@@ -347,25 +347,27 @@ void ProcessGroupXCCL::waitForPendingWorks() {
   }
 }
 
+void ProcessGroupXCCL::close(const char* why) {
+  std::lock_guard lock(lock_);
+  if (!is_closed_.load(std::memory_order_relaxed)) {
+    closed_because_ = why;
+    is_closed_.store(true, std::memory_order_release);
+  }
+}
+
 void ProcessGroupXCCL::abort() {
+  close("it was aborted");
   for (const auto& communicator : allCommunicators()) {
     communicator->abort("the process group was aborted");
-  }
-  if (!is_closed_.exchange(true)) {
-    closed_because_ = "it was aborted";
   }
 }
 
 void ProcessGroupXCCL::shutdown() {
   waitForPendingWorks();
+  close("it was shut down");
   std::map<std::string, std::shared_ptr<Communicator>> gone;
-  {
-    std::lock_guard lock(lock_);
-    gone.swap(communicators_);
-  }
-  if (!is_closed_.exchange(true)) {
-    closed_because_ = "it was shut down";
-  }
+  std::lock_guard lock(lock_);
+  gone.swap(communicators_);
 }
 
 c10d::ErrorType ProcessGroupXCCL::getError() {

@@ -194,6 +194,7 @@ class ProcessGroupXCCL : public c10d::Backend {
   void announce(int peer);
   c10::DeviceIndex deviceForBarrier(const c10d::BarrierOptions& opts) const;
   void expire(Work& work);
+  void close(const char* why);
   std::vector<std::shared_ptr<Communicator>> allCommunicators();
 
   const c10::intrusive_ptr<c10d::Store> store_;
@@ -202,7 +203,7 @@ class ProcessGroupXCCL : public c10d::Backend {
   const bool checks_nan_;
   std::atomic<bool> is_timed_;
   std::atomic<bool> is_closed_{false};
-  std::string closed_because_;
+  std::string closed_because_; // written once, before is_closed_
 
   std::mutex lock_; // guards the communicators and their counters
   std::map<std::string, std::shared_ptr<Communicator>> communicators_;

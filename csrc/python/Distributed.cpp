@@ -44,6 +44,7 @@ void bindDistributed(py::module_& module) {
           py::call_guard<py::gil_scoped_release>(),
           py::arg("timeout") = c10d::kUnsetTimeout,
           py::arg("wait_all_ranks") = false)
+      .def("get_error", &ProcessGroupXCCL::getError, py::call_guard<py::gil_scoped_release>())
       // Groups are made without the help of ranks outside of them, so those have nothing to do.
       .def("perform_nocolor_split", [](ProcessGroupXCCL&, const py::object&) {})
       .def("_is_initialized", [](ProcessGroupXCCL& self) { return self.isConnected(); });

@@ -2,6 +2,7 @@
 #include "runtime/sim/Progress.h"
 
 #include <linux/membarrier.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,6 +20,10 @@ namespace kunlun::sim {
 namespace {
 
 void pause() {
+  if (Progress::sharesCores()) {
+    sched_yield();
+    return;
+  }
 #if defined(__x86_64__)
   _mm_pause();
 #elif defined(__aarch64__)

@@ -33,6 +33,15 @@ class Progress {
     }
   }
 
+  // While some ask for it, waiters let other threads run instead of holding their core: for processes that work
+  // together and have more threads than there are cores. Calls are counted.
+  static void shareCores(bool share) {
+    crowds.fetch_add(share ? 1 : -1, std::memory_order_relaxed);
+  }
+  static bool sharesCores() {
+    return crowds.load(std::memory_order_relaxed) > 0;
+  }
+
   // Asks the kernel for membarrier. Called once, before there is anybody to wait.
   static void start();
 
@@ -58,6 +67,7 @@ class Progress {
  private:
   // Whether sleepers bring the barrier. Written before the first thread starts.
   static inline std::atomic<bool> asymmetric{false};
+  static inline std::atomic<int> crowds{0};
 
   Waited waitSlowly(uint64_t target, const std::atomic<bool>* cancelled, int64_t deadline);
   void wake();

@@ -14,21 +14,33 @@
 #endif
 
 namespace kunlun::sim {
+namespace {
+
+constexpr uint32_t kThreadsPerRank = 2; // that of its program and that of the stream
+
+} // namespace
 
 Communicator::Communicator(Device& device, uint32_t rank, Members members)
     : device_(device),
       rank_(rank),
       nranks_(static_cast<uint32_t>(members.peers.size())),
       inline_bytes_(members.control->layout().header(members.control->base()).inline_bytes),
-      is_crowded_(nranks_ > std::thread::hardware_concurrency()),
+      is_crowded_(kThreadsPerRank * nranks_ > std::thread::hardware_concurrency()),
       members_(std::move(members)),
       sends_(nranks_),
       receives_(nranks_),
-      acknowledged_(new std::atomic<uint32_t>[nranks_]()) {}
+      acknowledged_(new std::atomic<uint32_t>[nranks_]()) {
+  if (is_crowded_) {
+    Progress::shareCores(true);
+  }
+}
 
 Communicator::~Communicator() {
   state(rank_).has_left.store(1, std::memory_order_seq_cst);
   header().generation.wake();
+  if (is_crowded_) {
+    Progress::shareCores(false);
+  }
 }
 
 void Communicator::relax() const {
