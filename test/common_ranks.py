@@ -11,7 +11,7 @@ TESTS = str(Path(__file__).parent)
 
 # What every rank begins with. The body sees `rank`, `size`, `dist`, `torch`, `store` and `start()`.
 RANKS = """
-import json, os, signal, sys, time
+import json, os, signal, sys, time, traceback
 import torch
 import torch.distributed as dist
 from datetime import timedelta
@@ -40,13 +40,26 @@ if processes is None:
         )
         return dist.group.WORLD
 
-    # Ends like any program: the interpreter's own exit follows.
-    exec(compile(body, "<rank>", "exec"), globals())
+    if {exits}:
+        # Ends like any program: the interpreter's own exit follows.
+        exec(compile(body, "<rank>", "exec"), globals())
+    else:
+        # The end of an interpreter with torch takes longer than most tests.
+        code = 0
+        try:
+            exec(compile(body, "<rank>", "exec"), globals())
+        except BaseException:
+            code = 1
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 else:
     codes = [0] * size
     for index, pid in enumerate(processes):
         codes[index] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    print(json.dumps(codes))
+    print(json.dumps(codes), flush=True)
+    os._exit(0)
 """
 
 
@@ -65,12 +78,12 @@ class Ranks:
     def __init__(self, server, folder: Path):
         self.server, self.folder, self.runs = server, folder, 0
 
-    def run(self, body: str, size: int = 2, **environment: str) -> list[Rank]:
-        """One Rank for each; environment variables can be given."""
+    def run(self, body: str, size: int = 2, exits: bool = False, **environment: str) -> list[Rank]:
+        """One Rank for each; environment variables can be given. With `exits`, ranks end as programs do."""
         folder = self.folder / f"run{self.runs}"
         folder.mkdir()
         self.runs += 1
-        code = RANKS.format(size=size, folder=str(folder), tests=TESTS, body=textwrap.dedent(body))
+        code = RANKS.format(size=size, folder=str(folder), tests=TESTS, exits=exits, body=textwrap.dedent(body))
         done = run_job(self.server, code, folder, environment)
         assert done.returncode == 0, done.stderr
         codes = json.loads(done.stdout.splitlines()[-1])
@@ -79,9 +92,9 @@ class Ranks:
             for rank, code in enumerate(codes)
         ]
 
-    def check(self, body: str, size: int = 2, **environment: str) -> list[Rank]:
+    def check(self, body: str, size: int = 2, exits: bool = False, **environment: str) -> list[Rank]:
         """The same, but every rank must end well."""
-        ranks = self.run(body, size, **environment)
+        ranks = self.run(body, size, exits, **environment)
         for index, rank in enumerate(ranks):
             assert rank.code == 0, f"rank {index} ended with {rank.code}:\n{rank.err}"
         return ranks

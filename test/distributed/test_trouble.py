@@ -362,7 +362,8 @@ def test_exit_without_goodbye(check_ranks):
         x = torch.ones(10, device="kunlun")
         dist.all_reduce(x, async_op=True)
         dist.barrier()
-        """
+        """,
+        exits=True,
     )
     assert time.monotonic() - begin < 60
 
