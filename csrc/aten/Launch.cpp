@@ -54,6 +54,7 @@ void OpHandle::launch(const kl_frame* frame, c10::Device device) {
           state_.load(std::memory_order_relaxed) == Present &&
           (table->supports == nullptr || dtypesSupported(*table, frame)))) {
     count(Tier::Launcher);
+    trace(Tier::Launcher, schema_);
     check(op_.launch(op_.context, frame), schema_);
     return;
   }

@@ -3,11 +3,14 @@
 
 #include <mutex>
 
+#include <c10/util/Exception.h>
+
 namespace kunlun::aten {
 
 namespace detail {
 std::array<std::atomic<uint64_t>, static_cast<size_t>(Tier::Count)> tier_counts{};
-}
+std::atomic<int> open_traces{0};
+} // namespace detail
 
 namespace {
 
@@ -40,12 +43,53 @@ const char* toString(Tier tier) {
 
 void count(Tier tier, const std::string& op) {
   count(tier);
+  trace(tier, op.c_str());
   callCounter(tier, op).fetch_add(1, std::memory_order_relaxed);
 }
 
 std::atomic<uint64_t>& callCounter(Tier tier, const std::string& op) {
   std::lock_guard<std::mutex> lock(opsMutex());
   return opCounts()[static_cast<size_t>(tier)][op];
+}
+
+namespace {
+
+struct Trace {
+  std::vector<TracedCall> calls;
+  std::vector<size_t> begins; // of the open traces, the innermost last
+};
+
+Trace& threadTrace() {
+  thread_local Trace current;
+  return current;
+}
+
+} // namespace
+
+void detail::addToTrace(Tier tier, const char* op) {
+  auto& current = threadTrace();
+  if (!current.begins.empty()) {
+    current.calls.push_back({tier, op});
+  }
+}
+
+void startTrace() {
+  auto& current = threadTrace();
+  current.begins.push_back(current.calls.size());
+  detail::open_traces.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::vector<TracedCall> stopTrace() {
+  auto& current = threadTrace();
+  TORCH_CHECK(!current.begins.empty(), "no trace of operators has been started on this thread");
+  const auto begin = current.calls.begin() + static_cast<std::ptrdiff_t>(current.begins.back());
+  std::vector<TracedCall> calls(begin, current.calls.end());
+  current.begins.pop_back();
+  if (current.begins.empty()) {
+    current.calls.clear();
+  }
+  detail::open_traces.fetch_sub(1, std::memory_order_relaxed);
+  return calls;
 }
 
 namespace {

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
+
+#include <c10/macros/Macros.h>
 
 namespace kunlun::aten {
 
@@ -21,7 +24,9 @@ const char* toString(Tier tier);
 
 namespace detail {
 extern std::array<std::atomic<uint64_t>, static_cast<size_t>(Tier::Count)> tier_counts;
-}
+extern std::atomic<int> open_traces; // of all threads
+void addToTrace(Tier tier, const char* op);
+} // namespace detail
 
 // Relaxed: a total that nobody orders anything by.
 inline void count(Tier tier) {
@@ -32,6 +37,24 @@ inline void count(Tier tier) {
 void count(Tier tier, const std::string& op);
 // The counter behind that, for callers that keep it. Valid for ever.
 std::atomic<uint64_t>& callCounter(Tier tier, const std::string& op);
+
+// ---- traces: which tier served which operator, in order, for tools that look at single calls ----
+
+struct TracedCall {
+  Tier tier;
+  std::string op; // as the chip's table names it: add.Tensor launches aten::add.out
+};
+
+// From now on, notes what the operators of the calling thread do. Traces nest.
+void startTrace();
+// What was noted since the thread's last startTrace.
+std::vector<TracedCall> stopTrace();
+
+inline void trace(Tier tier, const char* op) {
+  if (C10_UNLIKELY(detail::open_traces.load(std::memory_order_relaxed) != 0)) {
+    detail::addToTrace(tier, op);
+  }
+}
 
 struct Statistics {
   std::map<std::string, uint64_t> tiers;

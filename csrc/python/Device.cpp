@@ -71,6 +71,15 @@ py::list environment() {
   return table;
 }
 
+// The folder for cases and whether a difference raises; None where nothing is to be compared.
+py::object autocompareSettings() {
+  const auto settings = parseAutocompare();
+  if (settings.mode == Autocompare::Mode::Off) {
+    return py::none();
+  }
+  return py::make_tuple(settings.directory, settings.mode == Autocompare::Mode::Raise);
+}
+
 py::dict chipInfo() {
   HANDLE_TH_ERRORS
   kl_driver_info info{};
@@ -204,6 +213,7 @@ void bindDevice(py::module_& module) {
   module.def("_get_default_generator", &defaultGenerator);
   module.def("_get_environment", &environment);
   module.def("_get_chip_info", &chipInfo);
+  module.def("_get_autocompare_settings", wrap_pybind_function(&autocompareSettings));
 }
 
 } // namespace kunlun::python

@@ -44,6 +44,8 @@ constexpr const char* kSimCopySpeed = "KUNLUN_SIM_COPY_SPEED";
 constexpr const char* kSimLinkSpeed = "KUNLUN_SIM_LINK_SPEED";
 constexpr const char* kLaunchBlocking = "KUNLUN_LAUNCH_BLOCKING";
 constexpr const char* kFallback = "KUNLUN_FALLBACK";
+constexpr const char* kAutocompare = "KUNLUN_AUTOCOMPARE";
+constexpr const char* kAutocompareDir = "KUNLUN_AUTOCOMPARE_DIR";
 constexpr const char* kLogLevel = "KUNLUN_LOG_LEVEL";
 constexpr const char* kXcclBufferBytes = "XCCL_BUFFER_BYTES";
 constexpr const char* kXcclBlockingWait = "XCCL_BLOCKING_WAIT";
@@ -236,11 +238,28 @@ Env parse() {
   if (const auto text = get(kFallback)) {
     e.fallback = parseFallbackPolicy(*text);
   }
+  e.autocompare = parseAutocompare();
   e.log_level = parseLogLevel();
   return e;
 }
 
 } // namespace
+
+Autocompare parseAutocompare() {
+  Autocompare settings;
+  if (const auto directory = get(kAutocompareDir)) {
+    settings.directory = *directory;
+  }
+  const auto text = get(kAutocompare);
+  if (!text || *text == "0") {
+    return settings;
+  }
+  if (*text != "1" && *text != "warn") {
+    refuse(kAutocompare, *text, "0, 1 or warn");
+  }
+  settings.mode = *text == "1" ? Autocompare::Mode::Raise : Autocompare::Mode::Warn;
+  return settings;
+}
 
 XcclEnv xcclEnv() {
   XcclEnv e;
@@ -351,6 +370,13 @@ const std::vector<EnvVariable>& envVariables() {
        "warn, allow or error, then per-operator lists such as error;allow=aten::nonzero",
        "warn",
        "What to do with an operator that only a copying CPU fallback could serve."},
+      {kAutocompare,
+       "0, 1 or warn",
+       "0",
+       "Compares the result of every operator with the CPU's as it runs. At a difference it saves a case that can be "
+       "run; "
+       "1 then raises, warn warns, once for each operator."},
+      {kAutocompareDir, "a folder", "kunlun_autocompare", "Where KUNLUN_AUTOCOMPARE saves its cases."},
       {kLogLevel, "silent, warn, info or debug", "warn", "What is written to stderr."},
       {kSimDevices, "0 to 64", "2", "Number of simulated devices."},
       {kSimMemory,

@@ -60,6 +60,13 @@ struct SimOperators {
 
 enum class LogLevel { Silent = 0, Warn = 1, Info = 2, Debug = 3 };
 
+// Whether operators are compared with the CPU as they run, and what happens where one differs.
+struct Autocompare {
+  enum class Mode { Off, Raise, Warn };
+  Mode mode = Mode::Off;
+  std::string directory = "kunlun_autocompare"; // where minimal cases are saved
+};
+
 struct Env {
   enum class Protect { Auto, On, Off };
 
@@ -78,12 +85,16 @@ struct Env {
   std::optional<uint64_t> sim_link_speed; // and between devices
   bool launch_blocking = false;
   FallbackPolicy fallback;
+  Autocompare autocompare;
   LogLevel log_level = LogLevel::Warn;
 };
 
 // Parsed on the first call. Throws EnvError, and parses again on the next call after that, so that a corrected
 // os.environ works in the same process.
 const Env& env();
+
+// The import of the package asks for these two variables alone, so that no other can make it fail. Throws EnvError.
+Autocompare parseAutocompare();
 
 // For a value that turned out to be wrong later, such as a driver that cannot be loaded: the next env() parses again.
 // References handed out before stay valid.

@@ -12,6 +12,8 @@
  *   -DTINY_REFUSES        says why it cannot open
  * and what the loader must cope with:
  *   -DTINY_OLD            a runtime table that ends before event_elapsed, as a driver of an older minor version has
+ * and what KUNLUN_AUTOCOMPARE must find:
+ *   -DTINY_WRONG          an operator that computes something else
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -81,7 +83,11 @@ static kl_result run_hardsigmoid(void* arg, const kl_error* error, kl_error* res
       const float shifted = x[i] + 3.0f;
       /* The comparisons are false for NaN, which passes through. */
       const float clamped = shifted < 0.0f ? 0.0f : shifted > 6.0f ? 6.0f : shifted;
+#ifdef TINY_WRONG
+      y[i] = clamped / 6.0f + (i == 2 ? 0.25f : 0.0f);
+#else
       y[i] = clamped / 6.0f;
+#endif
     }
     atomic_fetch_add(&tiny_driver_calls, 1);
   }

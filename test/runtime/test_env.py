@@ -27,6 +27,7 @@ def test_defaults(programs):
         "blocking": "0",
         "log": "1",
         "fallback": "warn add.Tensor=warn add.out=warn nonzero=warn",
+        "autocompare": "0:kunlun_autocompare",
     }
 
 
@@ -58,6 +59,10 @@ def test_defaults(programs):
         ("KUNLUN_SIM_COPY_SPEED", "10M", "copy", str(10 << 20)),
         ("KUNLUN_SIM_LINK_SPEED", "1", "link", "1"),
         ("KUNLUN_LAUNCH_BLOCKING", "1", "blocking", "1"),
+        ("KUNLUN_AUTOCOMPARE", "0", "autocompare", "0:kunlun_autocompare"),
+        ("KUNLUN_AUTOCOMPARE", "1", "autocompare", "1:kunlun_autocompare"),
+        ("KUNLUN_AUTOCOMPARE", "warn", "autocompare", "2:kunlun_autocompare"),
+        ("KUNLUN_AUTOCOMPARE_DIR", "/tmp/cases", "autocompare", "0:/tmp/cases"),
         ("KUNLUN_LOG_LEVEL", "debug", "log", "3"),
         ("KUNLUN_FALLBACK", "allow", "fallback", "allow add.Tensor=allow add.out=allow nonzero=allow"),
         (
@@ -108,6 +113,7 @@ def test_accepted(programs, name, value, key, expected):
         ("KUNLUN_SIM_COPY_SPEED", "0", "bytes a second from 1 to 4T"),
         ("KUNLUN_SIM_LINK_SPEED", "fast", "bytes a second from 1 to 4T"),
         ("KUNLUN_LAUNCH_BLOCKING", "2", "0 or 1"),
+        ("KUNLUN_AUTOCOMPARE", "yes", "0, 1 or warn"),
         ("KUNLUN_LOG_LEVEL", "verbose", "silent, warn, info or debug"),
         ("KUNLUN_FALLBACK", "maybe", "warn, allow or error"),
         ("KUNLUN_FALLBACK", "allow=aten::add", "warn, allow or error"),

@@ -156,6 +156,7 @@ bool launchBoxedFrame(
   }
   check(result, name);
   count(Tier::Launcher);
+  trace(Tier::Launcher, name);
   check(runtime.stream_synchronize(outputs.stream), name);
   for (size_t i = 0; i < outputs.tensors.size(); ++i) {
     TORCH_CHECK(

@@ -58,6 +58,7 @@ int attempt() {
         e.sim_missing_dtypes,
         static_cast<unsigned long long>(e.sim_copy_speed.value_or(0)),
         static_cast<unsigned long long>(e.sim_link_speed.value_or(0)));
+    std::printf("autocompare=%d:%s\n", static_cast<int>(e.autocompare.mode), e.autocompare.directory.c_str());
     std::printf(
         "fallback=%s add.Tensor=%s add.out=%s nonzero=%s\n",
         word(e.fallback.general),
