@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from torch_xpu_kunlun.tiers import is_view
+
 aten = torch.ops.aten
 
 # By name, so that every overload is meant.
@@ -46,11 +48,6 @@ def reason_not_to_compare(op: OpOverload) -> str | None:
     if is_view(op):
         return "the result is a view: nothing is computed, and whoever reads it is compared"
     return None
-
-
-def is_view(op: OpOverload) -> bool:
-    """Whether a result aliases an argument that the operator does not write."""
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
 
 
 def written_arguments(op: OpOverload, args: tuple, kwargs: dict) -> list[Any]:
