@@ -34,6 +34,15 @@ def test_plain_sources_get_no_torch_include_path(tmp_path):
     assert str(torch.include) in ninja_file.flags(plan)["torch"]
 
 
+def test_vectorised_kernels_are_compiled_for_each_instruction_set(tmp_path):
+    found = [s for s in sources.handwritten() if s.path.relative_to(sources.CSRC).as_posix().endswith("vec/Norm.cpp")]
+    assert [source.kind for source in found] == [f"torch-{isa}" for isa in sources.INSTRUCTION_SETS]
+    assert len({source.name for source in found}) == len(found)
+    plan = ninja_file.Plan(toolchain.Torch("2.13.0", Path("/torch"), True), ["g++"], "1", tmp_path, [])
+    for isa in sources.INSTRUCTION_SETS:
+        assert f"-DCPU_CAPABILITY={isa.upper()}" in ninja_file.flags(plan)[f"torch-{isa}"]
+
+
 def test_generated_files_keep_their_dates_unless_their_text_changed(tmp_path):
     fresh, kept = tmp_path / "fresh", tmp_path / "kept"
     for folder in (fresh, kept):

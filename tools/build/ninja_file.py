@@ -3,7 +3,7 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.build.sources import CSRC, Source
+from tools.build.sources import CSRC, INSTRUCTION_SETS, Source
 from tools.build.toolchain import Torch, extension_suffix, is_x86, python_include
 
 
@@ -37,6 +37,30 @@ class Plan:
         return self.folder / "out" / f"_C{extension_suffix()}"
 
 
+# What torch compiles its own vectorised kernels with.
+INSTRUCTION_SET_FLAGS = {
+    "default": [],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    # g++ 12 takes its own intrinsics for uses of uninitialised variables.
+    "avx512": [
+        "-mavx512f",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mavx512bw",
+        "-mavx2",
+        "-mfma",
+        "-mf16c",
+        "-Wno-uninitialized",
+    ],
+}
+
+
+def vectorized(with_torch: list[str], isa: str) -> list[str]:
+    """The flags of a kernel on at::vec for one instruction set."""
+    name = isa.upper()
+    return [*with_torch, "-O3", f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}", *INSTRUCTION_SET_FLAGS[isa]]
+
+
 def flags(plan: Plan) -> dict[str, list[str]]:
     """The compile flags of each kind of source."""
     torch = plan.torch
@@ -53,7 +77,12 @@ def flags(plan: Plan) -> dict[str, list[str]]:
         with_torch += ["-DHAVE_AVX512_CPU_DEFINITION", "-DHAVE_AVX2_CPU_DEFINITION"]
     api = torch.include / "torch" / "csrc" / "api" / "include"
     with_python = [*with_torch, "-isystem", str(api), "-isystem", python_include()]
-    return {"plain": plain, "torch": with_torch, "python": with_python}
+    return {
+        "plain": plain,
+        "torch": with_torch,
+        "python": with_python,
+        **{f"torch-{isa}": vectorized(with_torch, isa) for isa in INSTRUCTION_SETS},
+    }
 
 
 def write(plan: Plan) -> Path:

@@ -2,6 +2,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.build.toolchain import is_x86
+
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 
@@ -19,6 +21,10 @@ TORCH_FREE = (
 )
 # The one room of the simulated chip that uses ATen's CPU kernels as its silicon.
 TORCH_IN_SIM = "runtime/sim/ops/"
+# Kernels on at::vec: compiled once for each instruction set, of which the running processor's is chosen (by torch's
+# DispatchStub, so ATEN_CPU_CAPABILITY counts here too).
+VECTORIZED = "runtime/sim/ops/fused/vec/"
+INSTRUCTION_SETS = ("default", "avx2", "avx512") if is_x86() else ("default",)
 # Binding code is linked into the Python module, everything else into the library below it.
 PYTHON = "python/"
 
@@ -29,7 +35,7 @@ class Source:
 
     path: Path
     name: str
-    kind: str  # "plain" (no torch), "torch", "python"
+    kind: str  # "plain" (no torch), "torch", "python", or "torch-" and an instruction set
 
 
 def kind_of(relative: str) -> str:
@@ -46,7 +52,10 @@ def handwritten() -> list[Source]:
     found = []
     for path in sorted(CSRC.rglob("*.cpp")):
         relative = path.relative_to(CSRC).as_posix()
-        found.append(Source(path, relative, kind_of(relative)))
+        if relative.startswith(VECTORIZED):
+            found += [Source(path, f"{relative}.{isa}", f"torch-{isa}") for isa in INSTRUCTION_SETS]
+        else:
+            found.append(Source(path, relative, kind_of(relative)))
     return found
 
 

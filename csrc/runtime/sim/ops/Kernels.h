@@ -22,6 +22,9 @@ void visitGeneratedKernels(const std::function<void(c10::ArrayRef<Kernel>)>& vis
 c10::ArrayRef<Kernel> directKernels();
 c10::ArrayRef<Kernel> attentionKernels();
 
+// The fused operators kunlun::* (folder fused).
+void visitFusedKernels(const std::function<void(c10::ArrayRef<Kernel>)>& visit);
+
 // Schemas that are served through the dispatcher's boxed calling convention (BoxedKernels.cpp).
 c10::ArrayRef<const char*> boxedKernels();
 

@@ -77,6 +77,7 @@ Entries buildEntries() {
   visitGeneratedKernels(add);
   add(directKernels());
   add(attentionKernels());
+  visitFusedKernels(add);
   for (const char* schema : boxedKernels()) {
     entries[schema].op = frame::findOperator(schema);
   }

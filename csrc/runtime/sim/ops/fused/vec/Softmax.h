@@ -1,0 +1,63 @@
+// The running softmax of attention: scores come in blocks, the sum and the weighted values are rescaled as the largest
+// score grows.
+#pragma once
+
+#include "runtime/sim/ops/fused/vec/Lanes.h"
+
+namespace kunlun::sim {
+inline namespace CPU_CAPABILITY {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+struct RunningSoftmax {
+  float largest = kMinusInfinity;
+  float sum = 0;
+
+  // Turns scores into weights relative to the largest score so far; entries from `n` to the next multiple of kLanes
+  // become zero. Returns what earlier weighted values must be multiplied with.
+  template <class T>
+  float step(float* scores, int64_t n) {
+    std::fill(scores + n, scores + roundUp(n), kMinusInfinity);
+    Pair top = pairOf(kMinusInfinity);
+    for (int64_t i = 0; i < n; i += kLanes) {
+      top = max(top, load(scores + i));
+    }
+    const float block = sim::largest(top);
+    const float before = largest;
+    largest = block > largest || std::isnan(block) ? block : largest;
+    if (largest == kMinusInfinity) { // everything is masked so far
+      std::fill(scores, scores + roundUp(n), 0.0f);
+      return 1.0f;
+    }
+    Pair total = pairOf(0.0f);
+    for (int64_t i = 0; i < n; i += kLanes) {
+      const Pair weights = exp<T>(load(scores + i) - pairOf(largest));
+      store(scores + i, weights);
+      total = total + weights;
+    }
+    const float factor = std::exp(before - largest);
+    sum = sum * factor + sim::sum(total);
+    return factor;
+  }
+
+  // A score without a value: it takes its share of the weights. Returns the same factor as step().
+  float sink(float score) {
+    const float before = largest;
+    largest = std::max(largest, score);
+    const float factor = before == kMinusInfinity ? 1.0f : std::exp(before - largest);
+    sum = sum * factor + std::exp(score - largest);
+    return factor;
+  }
+
+  float inverse() const {
+    return sum == 0 ? 0.0f : 1.0f / sum;
+  }
+  float logSumExp() const {
+    return sum == 0 ? kMinusInfinity : largest + std::log(sum);
+  }
+};
+
+} // namespace
+} // namespace CPU_CAPABILITY
+} // namespace kunlun::sim

@@ -1,0 +1,220 @@
+"""The fused operators composed of torch's own, for any device: what they must compute, and what they save.
+
+Same names and arguments as in ``torch_xpu_kunlun.ops``. Computed in float32 and rounded once, as the fused kernels do.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# ---- normalisation ----
+
+
+def rmsnorm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale * weight.float()).to(x.dtype)
+
+
+def add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return rmsnorm(total, weight, eps), total
+
+
+def add_rmsnorm_(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> None:
+    residual.add_(x)
+    x.copy_(rmsnorm(residual, weight, eps))
+
+
+# ---- activations ----
+
+
+def silu_and_mul(x: Tensor) -> Tensor:
+    gate, up = x.float().chunk(2, -1)
+    return (functional.silu(gate) * up).to(x.dtype)
+
+
+def swiglu(x: Tensor, y: Tensor | None = None) -> Tensor:
+    if y is None:
+        return silu_and_mul(x)
+    return (functional.silu(x.float()) * y.float()).to(x.dtype)
+
+
+def swigluoai_and_mul(x: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
+    gate = x[..., ::2].float().clamp(max=limit)
+    up = x[..., 1::2].float().clamp(-limit, limit)
+    return ((up + 1) * gate * torch.sigmoid(alpha * gate)).to(x.dtype)
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    wide = x.float()
+    return (wide * torch.sigmoid(1.702 * wide)).to(x.dtype)
+
+
+# ---- rotary position embedding ----
+
+
+def rotated(x: Tensor, positions: Tensor, cos_sin_cache: Tensor, is_neox: bool) -> Tensor:
+    """``x`` is ``[..., heads, head_size]`` with the leading dimensions of ``positions``; float32 comes back."""
+    angles = cos_sin_cache.float()[positions.long()].unsqueeze(-2)
+    cos, sin = angles.chunk(2, -1)
+    size = angles.shape[-1]
+    turning, rest = x.float().split([size, x.shape[-1] - size], -1)
+    if is_neox:
+        first, second = turning.chunk(2, -1)
+    else:
+        first, second = turning[..., ::2], turning[..., 1::2]
+    pair = first * cos - second * sin, second * cos + first * sin
+    turned = torch.cat(pair, -1) if is_neox else torch.stack(pair, -1).flatten(-2)
+    return torch.cat((turned, rest), -1)
+
+
+def rotary_embedding(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor | None,
+    head_size: int,
+    cos_sin_cache: Tensor,
+    is_neox: bool = True,
+) -> None:
+    for tensor in (query, key):
+        if tensor is not None:
+            split = tensor.dim() == positions.dim() + 2
+            heads = tensor if split else tensor.unflatten(-1, (-1, head_size))
+            tensor.copy_(rotated(heads, positions, cos_sin_cache, is_neox).reshape(tensor.shape))
+
+
+def split_norm_rope(
+    qkv: Tensor,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    cos_sin_cache: Tensor,
+    positions: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    head_size: int,
+    eps: float = 1e-6,
+    is_neox: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = qkv.split([num_heads * head_size, num_kv_heads * head_size, num_kv_heads * head_size], -1)
+    results = []
+    for part, weight in ((q, q_weight), (k, k_weight)):
+        heads = part.unflatten(-1, (-1, head_size)).float()
+        if weight is not None:
+            heads = rmsnorm(heads, weight, eps)
+        results.append(rotated(heads, positions, cos_sin_cache, is_neox).reshape(part.shape).to(qkv.dtype))
+    return results[0], results[1], v.clone(memory_format=torch.contiguous_format)
+
+
+# ---- caches of blocks ----
+
+
+def reshape_and_cache_flash(
+    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
+) -> None:
+    token = (slot_mapping >= 0).nonzero()[:, 0]
+    slot = slot_mapping.long()[token]
+    size = key_cache.shape[1]
+    for source, cache in ((key, key_cache), (value, value_cache)):
+        cache[slot // size, slot % size] = source[token]
+
+
+def reshape_and_cache(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
+    reshape_and_cache_flash(key, value, key_cache.transpose(1, 2), value_cache.transpose(1, 2), slot_mapping)
+
+
+def gathered(cache: Tensor, blocks: Tensor, length: int) -> Tensor:
+    """The first ``length`` rows of the listed blocks, ``[length, kv_heads, size]``."""
+    return cache[blocks.long()].transpose(1, 2).flatten(0, 1)[:length]
+
+
+# ---- attention ----
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None,
+    left: int,
+    right: int,
+    sinks: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """One sequence: ``[tokens, heads, size]`` each; ``left`` and ``right`` limit what a query sees, -1 for no limit."""
+    group = query.shape[1] // key.shape[1]
+    key = key.float().repeat_interleave(group, 1)
+    value = value.float().repeat_interleave(group, 1)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = torch.einsum("qhd,khd->hqk", query.float() * scale, key)
+    there = torch.arange(key.shape[0], device=query.device)
+    here = torch.arange(query.shape[0], device=query.device)[:, None] + key.shape[0] - query.shape[0]
+    hidden = torch.zeros_like(scores[0], dtype=torch.bool)
+    if left >= 0:
+        hidden |= there < here - left
+    if right >= 0:
+        hidden |= there > here + right
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks[:, None, None].expand(-1, query.shape[0], 1)), -1)
+        value = torch.cat(
+            (value, torch.zeros_like(value[:1])) if value.shape[0] else (value.new_zeros(1, *value.shape[1:]),)
+        )
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse[..., None]).exp().masked_fill(lse[..., None] == -torch.inf, 0)
+    return torch.einsum("hqk,khd->qhd", weights, value).to(query.dtype), lse
+
+
+def prefill_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    scale: float | None = None,
+    is_causal: bool = True,
+    window_left: int = -1,
+    window_right: int = -1,
+    sinks: Tensor | None = None,
+    block_table: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    queries, keys = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
+    outs = [query.new_empty(0, query.shape[1], value.shape[-1])]
+    lses = [query.new_empty(query.shape[1], 0, dtype=torch.float)]
+    for i in range(len(queries) - 1):
+        if block_table is None:
+            k, v = key[keys[i] : keys[i + 1]], value[keys[i] : keys[i + 1]]
+        else:
+            k, v = (gathered(cache, block_table[i], keys[i + 1] - keys[i]) for cache in (key, value))
+        right = 0 if is_causal else window_right
+        out, lse = attention(query[queries[i] : queries[i + 1]], k, v, scale, window_left, right, sinks)
+        outs.append(out)
+        lses.append(lse)
+    return torch.cat(outs), torch.cat(lses, 1)
+
+
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    scale: float | None = None,
+    window_left: int = -1,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    ends = functional.pad(context_lens.cumsum(0), (1, 0))
+    starts = torch.arange(query.shape[0] + 1, device=query.device)
+    return prefill_attention(
+        query, key_cache, value_cache, starts, ends, scale, True, window_left, -1, sinks, block_table
+    )
+
+
+def attention_merge_stage(
+    prefix_out: Tensor, prefix_lse: Tensor, suffix_out: Tensor, suffix_lse: Tensor
+) -> tuple[Tensor, Tensor]:
+    lse = torch.logaddexp(prefix_lse, suffix_lse)
+    total = torch.zeros_like(prefix_out, dtype=torch.float)
+    for out, part in ((prefix_out, prefix_lse), (suffix_out, suffix_lse)):
+        weight = (part - lse).exp().t()[..., None]
+        total += torch.where((part == -torch.inf).t()[..., None], 0, out.float() * weight)
+    return total.to(prefix_out.dtype), lse
