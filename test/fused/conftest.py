@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from common_process import check_python, forking_server, run_python  # noqa: F401 - fixtures
 
 import torch_xpu_kunlun  # noqa: F401 - registers the device
 

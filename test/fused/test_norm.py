@@ -34,6 +34,9 @@ def test_inputs_of_any_strides(dtype):
     for x in (wide[..., :24], wide[..., ::2], wide[::2, 1:3, :24], wide.transpose(0, 1)[..., 24:], wide[:1, :, :24]):
         check("rmsnorm", dtype, x, weight)
         check("add_rmsnorm", dtype, x, x.flip(0), weight)
+    row = torch.randn(3, 24).to(dtype)
+    for x in (row.expand(2, 3, 24), row.expand(2, 3, 24).transpose(0, 1), row[:1].expand(4, 24)):
+        check("rmsnorm", dtype, x, weight)
     check("rmsnorm", dtype, torch.randn(24, 9).to(dtype).t(), weight)
     check("rmsnorm", dtype, torch.randn(4, 24).to(dtype), torch.randn(48).to(dtype)[::2])
 

@@ -24,6 +24,7 @@ TORCH_IN_SIM = "runtime/sim/ops/"
 # Kernels on at::vec: compiled once for each instruction set, of which the running processor's is chosen (by torch's
 # DispatchStub, so ATEN_CPU_CAPABILITY counts here too).
 VECTORIZED = "runtime/sim/ops/fused/vec/"
+# The plainest comes first: of an inline function that several objects hold, the linker keeps the first.
 INSTRUCTION_SETS = ("default", "avx2", "avx512") if is_x86() else ("default",)
 # Binding code is linked into the Python module, everything else into the library below it.
 PYTHON = "python/"

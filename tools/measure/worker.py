@@ -155,6 +155,25 @@ class Worker:
         self.synchronize()
         return (time.perf_counter() - start) / rounds
 
+    def fused(self, case: str, phase: str, dtype: str, composed: bool, seconds: float) -> float:
+        """Seconds of one call of a fused operator, or of its composition: of many calls, waited for at the end."""
+        import torch
+
+        from tools.measure.fused import CASES, arguments
+
+        call = CASES[case].composed if composed else CASES[case].fused
+        given = arguments(case, phase, dtype, self.device)
+        with torch.inference_mode():
+            start = time.perf_counter()
+            call(*given)
+            self.synchronize()
+            calls = max(1, round(seconds / (time.perf_counter() - start)))
+            start = time.perf_counter()
+            for _ in range(calls):
+                call(*given)
+            self.synchronize()
+            return (time.perf_counter() - start) / calls
+
 
 def reset_peak_memory(device: str) -> None:
     import torch

@@ -100,3 +100,25 @@ def attention_merge_stage(
         The merged ``out`` and ``lse``.
     """
     return torch.ops.kunlun.attention_merge_stage(prefix_out, prefix_lse, suffix_out, suffix_lse)
+
+
+def fwd_kvcache_mla(
+    query: Tensor,
+    kv_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    head_size_v: int,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Multi-head latent attention of one new token for each sequence: all heads share the rows of the cache.
+
+    Args:
+        query: ``[sequences, heads, size]``, with the key's up-projection already multiplied in.
+        kv_cache: ``[blocks, block_size, size]``: a row is a token's key; its first ``head_size_v`` elements the value.
+        block_table, context_lens: as for :func:`paged_attention`.
+        scale: factor of the scores; ``size ** -0.5`` when None (models give the one of their uncompressed heads).
+
+    Returns:
+        ``[sequences, heads, head_size_v]`` and ``[heads, sequences]``, as :func:`paged_attention`.
+    """
+    return torch.ops.kunlun.fwd_kvcache_mla(query, kv_cache, block_table, context_lens, head_size_v, scale)

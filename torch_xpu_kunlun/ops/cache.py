@@ -25,3 +25,14 @@ def reshape_and_cache_flash(
 ) -> None:
     """:func:`reshape_and_cache` for caches of ``[blocks, block_size, kv_heads, head_size]``."""
     torch.ops.kunlun.reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping)
+
+
+def concat_and_cache_mla(kv_c: Tensor, k_pe: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
+    """Writes each token's compressed key and value, with the rotated part of the key behind it, into its slot.
+
+    Args:
+        kv_c: ``[tokens, rank]``; k_pe: ``[tokens, rope]``, of one dtype.
+        kv_cache: ``[blocks, block_size, rank + rope]`` of the same dtype, written in place.
+        slot_mapping: as for :func:`reshape_and_cache`.
+    """
+    torch.ops.kunlun.concat_and_cache_mla(kv_c, k_pe, kv_cache, slot_mapping)

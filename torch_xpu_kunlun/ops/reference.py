@@ -218,3 +218,177 @@ def attention_merge_stage(
         weight = (part - lse).exp().t()[..., None]
         total += torch.where((part == -torch.inf).t()[..., None], 0, out.float() * weight)
     return total.to(prefix_out.dtype), lse
+
+
+# ---- mixtures of experts ----
+
+
+def best(scores: Tensor, k: int) -> Tensor:
+    """Indices of the k largest of each row; of equal ones the first."""
+    return scores.sort(dim=-1, descending=True, stable=True).indices[..., :k]
+
+
+def moe_softmax_topk(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    ids = best(logits.float(), k)
+    return logits.float().softmax(-1).gather(-1, ids), ids.int()
+
+
+def moe_softmax_topk_norm(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    ids = best(logits.float(), k)
+    return logits.float().gather(-1, ids).softmax(-1), ids.int()
+
+
+def moe_sigmoid_group_topk_norm(
+    logits: Tensor, bias: Tensor | None, k: int, n_group: int, topk_group: int, scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    scores = logits.float().sigmoid()
+    biased = scores if bias is None else scores + bias
+    groups = biased.unflatten(-1, (n_group, -1))
+    group_scores = groups.sort(-1, descending=True).values[..., :2].sum(-1)
+    kept = torch.zeros_like(group_scores).scatter_(-1, best(group_scores, topk_group), 1)
+    masked = groups.masked_fill(kept[..., None] == 0, -torch.inf).flatten(-2)
+    ids = best(masked, k)
+    weights = scores.gather(-1, ids)
+    return weights / weights.sum(-1, keepdim=True) * scale, ids.int()
+
+
+def moe_fc(x: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
+    chosen = ids.long()
+    rows = x[:, None] if x.dim() == 2 else x
+    out = torch.einsum("tkoi,tki->tko", weight.float()[chosen.clamp(min=0)], rows.float().expand(*ids.shape, -1))
+    return out.masked_fill((chosen < 0)[..., None], 0).to(x.dtype)
+
+
+def moe_ffn_block(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+    middle = silu_and_mul(moe_fc(x.float(), w13.float(), ids))
+    return (moe_fc(middle, w2.float(), ids) * weights[..., None]).sum(1).to(x.dtype)
+
+
+# ---- few bits ----
+
+
+def quant2d(x: Tensor) -> tuple[Tensor, Tensor]:
+    wide = x.float()
+    largest = wide.abs().amax(-1, keepdim=True)
+    # A true division: a number over a tensor multiplies with the reciprocal.
+    factor = torch.where(largest == 0, 0, torch.full_like(largest, 127) / largest)
+    return (wide * factor).round().clamp(-127, 127).to(torch.int8), largest
+
+
+def dynamic_scaled_int8_quant(x: Tensor) -> tuple[Tensor, Tensor]:
+    quantized, largest = quant2d(x)
+    return quantized, largest * torch.tensor(1 / 127)
+
+
+def cutlass_scaled_mm(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    out_dtype: torch.dtype,
+    bias: Tensor | None = None,
+) -> Tensor:
+    exact = a.double() @ b.double()
+    out = exact.float() * scale_a.reshape(-1, 1) * scale_b.reshape(1, -1)
+    return (out if bias is None else out + bias.float()).to(out_dtype)
+
+
+def gemm_I8_I8_bf16_nt(x: Tensor, x_max: Tensor, weight: Tensor, weight_max: Tensor) -> Tensor:
+    return cutlass_scaled_mm(x, weight.t(), x_max / 127, weight_max / 127, torch.bfloat16)
+
+
+def nibbles(packed: Tensor, order: list[int]) -> Tensor:
+    """The eight values of every word as a new last dimension, value ``i`` from bits ``4 * order[i]`` on."""
+    shifts = 4 * torch.tensor(order, device=packed.device)
+    return packed.long()[..., None] >> shifts & 15
+
+
+def awq_dequantize(qweight: Tensor, scales: Tensor, qzeros: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    values, zeros = (nibbles(t, [0, 4, 1, 5, 2, 6, 3, 7]).flatten(-2) for t in (qweight, qzeros))
+    size = qweight.shape[0] // scales.shape[0]
+    zeros, wide = (t.repeat_interleave(size, 0) for t in (zeros, scales.float()))
+    return ((values - zeros) * wide).to(dtype or scales.dtype)
+
+
+def awq_gemm(x: Tensor, qweight: Tensor, scales: Tensor, qzeros: Tensor) -> Tensor:
+    return (x.float() @ awq_dequantize(qweight, scales, qzeros, torch.float)).to(x.dtype)
+
+
+def gptq_gemm(x: Tensor, qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor | None = None) -> Tensor:
+    values = nibbles(qweight, list(range(8))).transpose(-1, -2).flatten(0, 1)
+    zeros = nibbles(qzeros, list(range(8))).flatten(-2) + 1
+    if g_idx is None:
+        g_idx = torch.arange(values.shape[0], device=x.device) // (values.shape[0] // scales.shape[0])
+    group = g_idx.long()
+    return (x.float() @ ((values - zeros[group]) * scales.float()[group])).to(x.dtype)
+
+
+# ---- multi-head latent attention ----
+
+
+def concat_and_cache_mla(kv_c: Tensor, k_pe: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
+    rows = torch.cat((kv_c, k_pe), -1)[:, None]
+    cache = kv_cache[:, :, None]
+    reshape_and_cache_flash(rows, rows, cache, cache, slot_mapping)
+
+
+def fwd_kvcache_mla(
+    query: Tensor,
+    kv_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    head_size_v: int,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    keys = kv_cache[:, None]
+    return paged_attention(query, keys, keys[..., :head_size_v], block_table, context_lens, scale)
+
+
+# ---- sampling ----
+
+
+def kept(probs: Tensor, top_k: Tensor | int | None, top_p: Tensor | float | None) -> Tensor:
+    """``probs`` with zeros in place of what the limits exclude. Equal probabilities are kept or excluded together."""
+    if top_k is not None:
+        k = torch.as_tensor(top_k, device=probs.device).long().expand(probs.shape[:1]).clamp(max=probs.shape[1])
+        last = probs.sort(-1, descending=True).values.gather(-1, k[:, None] - 1)
+        probs = probs.masked_fill(probs < last, 0)
+    if top_p is not None:
+        p = torch.as_tensor(top_p, device=probs.device, dtype=torch.float).expand(probs.shape[:1])
+        ordered = probs.sort(-1, descending=True).values
+        wanted = p * probs.sum(-1)
+        number = (ordered.cumsum(-1) < wanted[:, None]).sum(-1, keepdim=True).clamp(max=probs.shape[1] - 1)
+        limited = probs.masked_fill(probs < ordered.gather(-1, number), 0)
+        probs = torch.where((p < 1)[:, None], limited, probs)
+    return probs
+
+
+def top_k_sampling_from_probs(
+    probs: Tensor, top_k: Tensor | int, *, generator: torch.Generator | None = None
+) -> Tensor:
+    return torch.multinomial(kept(probs, top_k, None), 1, generator=generator)[:, 0].int()
+
+
+def top_p_sampling_from_probs(
+    probs: Tensor, top_p: Tensor | float, *, generator: torch.Generator | None = None
+) -> Tensor:
+    return torch.multinomial(kept(probs, None, top_p), 1, generator=generator)[:, 0].int()
+
+
+def top_k_top_p_sampling_from_probs(
+    probs: Tensor, top_k: Tensor | int, top_p: Tensor | float, *, generator: torch.Generator | None = None
+) -> Tensor:
+    return torch.multinomial(kept(probs, top_k, top_p), 1, generator=generator)[:, 0].int()
+
+
+# ---- low-rank adapters ----
+
+
+def bgmv_shrink(x: Tensor, weights: Tensor, indices: Tensor, scale: float = 1.0) -> Tensor:
+    return scale * moe_fc(x.float(), weights.float(), indices[:, None])[:, 0]
+
+
+def bgmv_expand(y: Tensor, weights: Tensor, out: Tensor, indices: Tensor, offset: int = 0, add: bool = True) -> None:
+    part = out[:, offset : offset + weights.shape[1]]
+    result = moe_fc(y, weights.float(), indices[:, None])[:, 0]
+    part.copy_(part.float() + result if add else result)

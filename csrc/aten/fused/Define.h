@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
@@ -79,9 +81,10 @@ struct Inference<kName, Function> {
 
 // `Chip` launches the operator, `Meta` makes results without memory; a call that asks for a gradient is an error.
 template <Name kName, auto Chip, auto Meta>
-void define(torch::Library& m, const char* schema) {
+void define(torch::Library& m, const char* schema, std::vector<at::Tag> tags = {}) {
   using Above = detail::Inference<kName, Chip>;
-  m.def(schema, {at::Tag::pt2_compliant_tag});
+  tags.push_back(at::Tag::pt2_compliant_tag);
+  m.def(schema, std::as_const(tags));
   m.impl(kName.text, torch::dispatch(c10::DispatchKey::PrivateUse1, TORCH_FN(Chip)));
   m.impl(kName.text, torch::dispatch(c10::DispatchKey::Meta, TORCH_FN(Meta)));
   m.impl(kName.text, torch::dispatch(c10::DispatchKey::AutogradPrivateUse1, TORCH_FN(Above::call)));

@@ -95,7 +95,8 @@ void addRmsnormInPlace(at::Tensor& x, at::Tensor& residual, const at::Tensor& we
   checkInPlace(x, residual, weight);
   TORCH_CHECK(!x.is_same(residual), "add_rmsnorm_: x and residual are one tensor, which cannot hold both results");
   if (x.numel() != 0) {
-    launch(k_add_rmsnorm_in_place, x.device(), {}, x, residual, dense(weight), eps);
+    const std::array<const at::Tensor*, 2> outs{&x, &residual};
+    launch(k_add_rmsnorm_in_place, x.device(), outs, x, residual, dense(weight), eps);
   }
 }
 

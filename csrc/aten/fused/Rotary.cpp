@@ -89,7 +89,9 @@ void rotaryEmbedding(
     bool is_neox) {
   rotaryEmbeddingMeta(positions, query, key, head_size, cos_sin_cache, is_neox);
   if (query.numel() != 0 || (has(key) && key->numel() != 0)) {
-    launch(k_rotary_embedding, query.device(), {}, positions, query, key, head_size, dense(cos_sin_cache), is_neox);
+    const at::Tensor none;
+    const std::array<const at::Tensor*, 2> outs{&query, has(key) ? &*key : &none};
+    launch(k_rotary_embedding, query.device(), outs, positions, query, key, head_size, dense(cos_sin_cache), is_neox);
   }
 }
 

@@ -81,12 +81,14 @@ struct View {
 struct Rows {
   explicit Rows(const View& tensor, int64_t inner = 1)
       : sizes(tensor.sizes), strides(tensor.strides), leading(tensor.dims - inner) {
+    bool first = true;
     int64_t expected = 0;
     for (int64_t d = leading - 1; d >= 0; --d) {
       if (sizes[d] != 1) {
-        if (expected == 0) {
+        if (first) {
           step = strides[d];
           expected = strides[d];
+          first = false;
         }
         even &= strides[d] == expected;
         expected *= sizes[d];

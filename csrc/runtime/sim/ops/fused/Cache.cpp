@@ -66,7 +66,27 @@ void write(const char* op, const kl_frame* frame, int64_t row_dim, int64_t head_
   });
 }
 
+// kv_c, k_pe, kv_cache! [blocks, block_size, size], slot_mapping: the two side by side in a row of the cache.
+void concatAndCacheMla(const kl_frame* frame) {
+  const Args args(frame);
+  const View kv_c = args.in(0);
+  const View k_pe = args.in(1);
+  const View cache = args.in(2);
+  const View slots = args.in(3);
+  const int64_t item = itemSize(cache.dtype);
+  for (int64_t token = 0; token < slots.size(0); ++token) {
+    Slot slot{};
+    if (!findSlot("concat_and_cache_mla", slots, token, cache.size(0), cache.size(1), slot)) {
+      continue;
+    }
+    char* to = cache.data + (slot.block * cache.stride(0) + slot.row * cache.stride(1)) * item;
+    std::memcpy(to, kv_c.data + token * kv_c.stride(0) * item, kv_c.size(1) * item);
+    std::memcpy(to + kv_c.size(1) * item, k_pe.data + token * k_pe.stride(0) * item, k_pe.size(1) * item);
+  }
+}
+
 constexpr Kernel kKernels[] = {
+    {"kunlun::concat_and_cache_mla", &concatAndCacheMla},
     {"kunlun::reshape_and_cache", [](const kl_frame* frame) { write("reshape_and_cache", frame, 2, 1); }},
     {"kunlun::reshape_and_cache_flash", [](const kl_frame* frame) { write("reshape_and_cache_flash", frame, 1, 2); }},
 };

@@ -10,6 +10,12 @@ DEFINE_DISPATCH(kunlun_activation_kernels);
 DEFINE_DISPATCH(kunlun_rotary_kernels);
 DEFINE_DISPATCH(kunlun_paged_attention_kernels);
 DEFINE_DISPATCH(kunlun_prefill_attention_kernels);
+DEFINE_DISPATCH(kunlun_moe_routing_kernels);
+DEFINE_DISPATCH(kunlun_moe_kernels);
+DEFINE_DISPATCH(kunlun_quant_kernels);
+DEFINE_DISPATCH(kunlun_int4_kernels);
+DEFINE_DISPATCH(kunlun_sampling_kernels);
+DEFINE_DISPATCH(kunlun_lora_kernels);
 
 } // namespace at::native
 
@@ -22,6 +28,12 @@ void visitFusedKernels(const std::function<void(c10::ArrayRef<Kernel>)>& visit) 
   visit(at::native::kunlun_rotary_kernels(c10::DeviceType::CPU));
   visit(at::native::kunlun_paged_attention_kernels(c10::DeviceType::CPU));
   visit(at::native::kunlun_prefill_attention_kernels(c10::DeviceType::CPU));
+  visit(at::native::kunlun_moe_routing_kernels(c10::DeviceType::CPU));
+  visit(at::native::kunlun_moe_kernels(c10::DeviceType::CPU));
+  visit(at::native::kunlun_quant_kernels(c10::DeviceType::CPU));
+  visit(at::native::kunlun_int4_kernels(c10::DeviceType::CPU));
+  visit(at::native::kunlun_sampling_kernels(c10::DeviceType::CPU));
+  visit(at::native::kunlun_lora_kernels(c10::DeviceType::CPU));
 }
 
 } // namespace kunlun::sim

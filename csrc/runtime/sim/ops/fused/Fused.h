@@ -23,5 +23,11 @@ DECLARE_DISPATCH(kunlun::sim::KernelList, kunlun_activation_kernels)
 DECLARE_DISPATCH(kunlun::sim::KernelList, kunlun_rotary_kernels)
 DECLARE_DISPATCH(kunlun::sim::KernelList, kunlun_paged_attention_kernels)
 DECLARE_DISPATCH(kunlun::sim::KernelList, kunlun_prefill_attention_kernels)
+DECLARE_DISPATCH(kunlun::sim::KernelList, kunlun_moe_routing_kernels)
+DECLARE_DISPATCH(kunlun::sim::KernelList, kunlun_moe_kernels)
+DECLARE_DISPATCH(kunlun::sim::KernelList, kunlun_quant_kernels)
+DECLARE_DISPATCH(kunlun::sim::KernelList, kunlun_int4_kernels)
+DECLARE_DISPATCH(kunlun::sim::KernelList, kunlun_sampling_kernels)
+DECLARE_DISPATCH(kunlun::sim::KernelList, kunlun_lora_kernels)
 
 } // namespace at::native

@@ -12,8 +12,10 @@ inline namespace CPU_CAPABILITY {
 namespace {
 
 constexpr int64_t kTile = 64; // tokens that are scored together
+constexpr int64_t kHeads = 8; // query heads of one task
 
 struct Decode {
+  const char* op;
   View query;     // [sequences, heads, size]
   View key_cache; // [blocks, kv_heads, block_size, size]
   View value_cache;
@@ -59,7 +61,7 @@ void addWeighted(const float* weights, const T* const* rows, int64_t n, float fa
   });
 }
 
-// All query heads that share one key head, for one sequence.
+// Some of the query heads that share one key head, for one sequence.
 template <class T>
 class Group {
  public:
@@ -67,28 +69,29 @@ class Group {
       : d_(d),
         size_(d.query.size(2)),
         value_size_(d.value_cache.size(3)),
-        heads_(d.query.size(1) / d.key_cache.size(1)),
-        queries_(heads_ * roundUp(size_)),
-        sums_(heads_ * roundUp(value_size_)),
-        softmax_(heads_) {}
+        queries_(kHeads * roundUp(size_)),
+        sums_(kHeads * roundUp(value_size_)),
+        softmax_(kHeads) {}
 
-  void run(int64_t sequence, int64_t kv_head) {
+  void run(int64_t sequence, int64_t kv_head, int64_t first_head, int64_t heads) {
     const int64_t length = d_.context_lens.index(sequence);
-    checkBlocks("paged_attention", d_.key_cache, d_.block_table, sequence, length);
-    start(sequence, kv_head);
+    checkBlocks(d_.op, d_.key_cache, d_.block_table, sequence, length);
+    first_head_ = first_head;
+    heads_ = heads;
+    start(sequence);
     const TokenRows<T> keys(d_.key_cache, d_.block_table, sequence, kv_head);
     const TokenRows<T> values(d_.value_cache, d_.block_table, sequence, kv_head);
     const int64_t first = d_.window_left < 0 ? 0 : std::max<int64_t>(0, length - 1 - d_.window_left);
     for (int64_t token = first; token < length; token += kTile) {
       tile(keys, values, token, std::min(kTile, length - token));
     }
-    finish(sequence, kv_head);
+    finish(sequence);
   }
 
  private:
-  void start(int64_t sequence, int64_t kv_head) {
+  void start(int64_t sequence) {
     for (int64_t h = 0; h < heads_; ++h) {
-      const T* from = d_.query.as<T>() + sequence * d_.query.stride(0) + (kv_head * heads_ + h) * d_.query.stride(1);
+      const T* from = d_.query.as<T>() + sequence * d_.query.stride(0) + (first_head_ + h) * d_.query.stride(1);
       float* to = &queries_[h * roundUp(size_)];
       eachPiece(size_, [&](int64_t i, int64_t n) { store(to + i, load(from + i, n) * pairOf(d_.scale)); });
     }
@@ -116,9 +119,9 @@ class Group {
     }
   }
 
-  void finish(int64_t sequence, int64_t kv_head) {
+  void finish(int64_t sequence) {
     for (int64_t h = 0; h < heads_; ++h) {
-      const int64_t head = kv_head * heads_ + h;
+      const int64_t head = first_head_ + h;
       auto& softmax = softmax_[h];
       float factor = 1.0f;
       if (d_.sinks.defined()) {
@@ -137,36 +140,68 @@ class Group {
   const Decode& d_;
   int64_t size_;
   int64_t value_size_;
-  int64_t heads_;
+  int64_t first_head_ = 0;
+  int64_t heads_ = 0;
   std::vector<float> queries_; // scaled
   std::vector<float> sums_;    // weighted values, not yet divided by the sum of the weights
   std::vector<RunningSoftmax> softmax_;
 };
 
-// query, key_cache, value_cache, block_table, context_lens, scale, window_left, sinks? -> out, lse?
-void pagedAttention(const kl_frame* frame) {
-  const Args args(frame);
-  const Decode decode{
-      args.in(0),
-      args.in(1),
-      args.in(2),
-      args.in(3),
-      args.in(4),
-      args.number(5),
-      args.integer(6),
-      args.in(7),
-      args.out(0),
-      args.out(1)};
-  const int64_t kv_heads = decode.key_cache.size(1);
-  withFloatType(decode.query.dtype, [&](auto zero) {
+void decode(const Decode& d) {
+  const int64_t kv_heads = d.key_cache.size(1);
+  const int64_t group = d.query.size(1) / kv_heads;
+  const int64_t parts = (group + kHeads - 1) / kHeads;
+  withFloatType(d.query.dtype, [&](auto zero) {
     using T = decltype(zero);
-    at::parallel_for(0, decode.query.size(0) * kv_heads, 1, [&](int64_t begin, int64_t end) {
-      Group<T> group(decode);
+    at::parallel_for(0, d.query.size(0) * kv_heads * parts, 1, [&](int64_t begin, int64_t end) {
+      Group<T> heads(d);
       for (int64_t i = begin; i < end; ++i) {
-        group.run(i / kv_heads, i % kv_heads);
+        const int64_t part = i % parts * kHeads;
+        const int64_t kv_head = i / parts % kv_heads;
+        heads.run(i / parts / kv_heads, kv_head, kv_head * group + part, std::min(kHeads, group - part));
       }
     });
   });
+}
+
+// query, key_cache, value_cache, block_table, context_lens, scale, window_left, sinks? -> out, lse?
+void pagedAttention(const kl_frame* frame) {
+  const Args a(frame);
+  decode(
+      {"paged_attention",
+       a.in(0),
+       a.in(1),
+       a.in(2),
+       a.in(3),
+       a.in(4),
+       a.number(5),
+       a.integer(6),
+       a.in(7),
+       a.out(0),
+       a.out(1)});
+}
+
+// query, kv_cache [blocks, block_size, size], block_table, context_lens, scale -> out, lse
+// All heads read one row for each token: whole as the key, its beginning as the value.
+void mlaDecode(const kl_frame* frame) {
+  const Args a(frame);
+  const View cache = a.in(1);
+  const View out = a.out(0);
+  const int64_t key_sizes[] = {cache.size(0), 1, cache.size(1), cache.size(2)};
+  const int64_t value_sizes[] = {cache.size(0), 1, cache.size(1), out.size(2)};
+  const int64_t strides[] = {cache.stride(0), 0, cache.stride(1), 1};
+  decode(
+      {"fwd_kvcache_mla",
+       a.in(0),
+       {cache.data, cache.dtype, 4, key_sizes, strides},
+       {cache.data, cache.dtype, 4, value_sizes, strides},
+       a.in(2),
+       a.in(3),
+       a.number(4),
+       -1,
+       View{},
+       out,
+       a.out(1)});
 }
 
 // prefix_out, prefix_lse, suffix_out, suffix_lse -> out, lse; outs are [tokens, heads, size], lses [heads, tokens].
@@ -223,6 +258,7 @@ void attentionMergeStage(const kl_frame* frame) {
 
 constexpr Kernel kKernels[] = {
     {"kunlun::paged_attention", &pagedAttention},
+    {"kunlun::fwd_kvcache_mla", &mlaDecode},
     {"kunlun::attention_merge_stage", &attentionMergeStage},
 };
 
