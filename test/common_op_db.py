@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import torch
 from common_move import Mover, move_kwargs
 from torch.testing._internal.common_methods_invocations import op_db
@@ -20,7 +23,8 @@ NO_VALUES = {
 CLOSE = {"linalg.lstsq"}
 # Just-in-time CUDA source: no sample runs on the CPU.
 CUDA_ONLY = ("jiterator_",)
-OPS = [op for op in op_db if op.supports_dtype(torch.float32, "cpu") and not op.name.startswith(CUDA_ONLY)]
+ALL_OPS = [op for op in op_db if not op.name.startswith(CUDA_ONLY)]
+OPS = [op for op in ALL_OPS if op.supports_dtype(torch.float32, "cpu")]
 
 
 def name_of(op) -> str:
@@ -79,3 +83,52 @@ def same(expected, actual, values: bool, exactly: bool) -> str | None:
             except AssertionError as error:
                 return f"result {number}: {error}"
     return None
+
+
+def compare_with_cpu(op, samples: Iterable) -> None:
+    """Every sample that runs on the CPU gives the same on the device; at least one does."""
+    compared = 0
+    problems = []
+    cpu_error = None
+    for sample in samples:
+        moved = move(op, sample)
+        try:
+            expected = op(sample.input, *sample.args, **sample.kwargs)
+        except Exception as error:  # whatever the CPU refuses is not compared
+            cpu_error = error
+            continue
+        finally:
+            text = describe(sample)
+        try:
+            actual = op(moved[0], *moved[1], **moved[2])
+            torch.kunlun.synchronize()  # a non-blocking copy to the host may still be under way
+            difference = same(expected, actual, not uses_randomness(op, sample), op.name not in CLOSE)
+        except Exception as error:  # reported below, with all other samples
+            difference = f"{type(error).__name__}: {error}"
+        compared += 1
+        if difference:
+            problems.append(f"{text}\n    {difference}")
+    assert compared > 0, f"no sample runs on the CPU: {cpu_error}"
+    assert not problems, f"{len(problems)} of {compared} samples differ, the first:\n  " + "\n  ".join(problems[:3])
+
+
+def record(record_property, op, dtype: torch.dtype) -> None:
+    """For `pytest --junitxml`, which tools/op_coverage.py reads: the operator and the dtype that the test is about."""
+    record_property("operator", op.aten_name)
+    record_property("dtype", str(dtype).removeprefix("torch."))
+
+
+def known_failures(name: str) -> dict[str, str]:
+    """Cases that do not pass, from a file beside this one's tests: case -> reason and link.
+
+    A line is ``case | reason | link``; empty lines and lines that begin with # are left out.
+    """
+    cases = {}
+    for number, line in enumerate((Path(__file__).parent / "aten" / name).read_text().splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        parts = [part.strip() for part in line.split("|")]
+        if len(parts) != 3 or not all(parts):
+            raise ValueError(f"{name}:{number}: expected `case | reason | link`, found {line!r}")
+        cases[parts[0]] = f"{parts[1]} ({parts[2]})"
+    return cases

@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 
 from torch_xpu_kunlun import _C
 
-__all__ = ["SLOWER", "Service", "is_view", "overload_named", "service", "slowest"]
+__all__ = ["SLOWER", "Registration", "Service", "is_view", "overload_named", "registration", "service", "slowest"]
 
 #: Tiers in which something is computed, each slower than those before it.
 SLOWER = ("launcher", "host_call", "boxed", "fallback", "missing")
@@ -91,7 +91,7 @@ def is_view(op: OpOverload) -> bool:
 
 def composite_key(op: OpOverload) -> torch.DispatchKey | None:
     """The key of torch's own composite kernel, if that is what runs on the device."""
-    if _registered(op.name()) is not None:
+    if registration(op.name()) is not None:
         return None
     for key in _COMPOSITES:
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key):
@@ -105,17 +105,16 @@ def service(op: OpOverload, dtypes: Sequence[torch.dtype] = (), device: int = 0)
     A kernel that takes no part in the chip's table, because it does its work by calling other operators, has no
     ``chip_operator``. Raises what opening the device raises.
     """
-    registered = _registered(op.name())
-    if registered is None:
+    own = registration(op.name())
+    if own is None:
         if is_view(op):
             return Service("none")
         if composite_key(op) is not None:
             return Service("composite")
         if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CPU"):
             return Service("missing")
-        registered = "boxed"  # what the fallback of the dispatch key does
     addressable = torch.kunlun.get_device_properties(device).is_host_addressable
-    if registered == "boxed":
+    if own is None or own.kind == "boxed":  # without a kernel of its own, the fallback of the dispatch key
         if _has_kernel(op.name(), dtypes):
             return Service("launcher", op.name(), True)
         return Service("boxed" if addressable else "fallback", op.name(), False)
@@ -136,15 +135,24 @@ def _has_kernel(name: str, dtypes: Sequence[torch.dtype]) -> bool:
     return len(known) == len(dtypes) and _C._chip_has_operator(name, list(dtypes))
 
 
+@dataclasses.dataclass(frozen=True)
+class Registration:
+    """A kernel that is registered for the device."""
+
+    kind: str  # launcher or boxed
+    source: str  # file and line of the registration
+
+
 @functools.cache
-def _registered(name: str) -> str | None:
-    """``"launcher"`` or ``"boxed"``: the kind of kernel that is registered for the device; None where none is."""
+def registration(name: str) -> Registration | None:
+    """What is registered for the device under the operator's own name; None where nothing is."""
     if not torch._C._dispatch_has_kernel_for_dispatch_key(name, _KEY):
         return None
     for line in torch._C._dispatch_dump(name).splitlines():
         if line.startswith(f"{_KEY}: "):
+            source = line.removeprefix(f"{_KEY}: registered at ").partition(" :: ")[0]
             # The boxed tier is one function for all operators; launchers have the operator's own signature.
-            return "launcher" if line.endswith("[ boxed unboxed ]") else "boxed"
+            return Registration("launcher" if line.endswith("[ boxed unboxed ]") else "boxed", source)
     raise RuntimeError(f"torch's dispatcher shows no kernel of {name} for {_KEY}, although it has one")
 
 
