@@ -182,6 +182,13 @@ def test_dropout():
         F.dropout(x, 1.5)
 
 
+def test_the_gradient_of_dropout_of_whole_numbers_is_the_cpus():
+    grad, mask = torch.arange(6).reshape(2, 3), torch.tensor([[True, False, True], [False, True, True]])
+    want = torch.ops.aten.native_dropout_backward(grad, mask, 1.5)
+    got = torch.ops.aten.native_dropout_backward(grad.to(DEVICE), mask.to(DEVICE), 1.5)
+    torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0)
+
+
 def test_initialisers_and_distributions_run_on_the_device():
     layer = torch.nn.Linear(64, 64, device=DEVICE)
     torch.nn.init.kaiming_normal_(layer.weight)

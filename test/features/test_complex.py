@@ -65,3 +65,14 @@ def test_gradients():
         ((x.mH @ x).abs().sum() + x.conj().imag.square().sum()).backward()
         gradients.append(x.grad.cpu())
     torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+def test_solutions_whose_conjugation_the_cpu_leaves_pending(left, adjoint):
+    results = []
+    for device in ("cpu", "kunlun"):
+        lu, pivots = torch.linalg.lu_factor((X.mH @ X + torch.eye(3)).to(device))
+        right = X.to(device) if not left else X.mT.to(device)
+        results.append(torch.linalg.lu_solve(lu, pivots, right, left=left, adjoint=adjoint).cpu().resolve_conj())
+    torch.testing.assert_close(*results, rtol=0, atol=0)

@@ -125,7 +125,9 @@ std::tuple<at::Tensor, at::Tensor> nativeDropout(const at::Tensor& input, double
 
 at::Tensor nativeDropoutBackward(const at::Tensor& grad, const at::Tensor& mask, double scale) {
   auto result = at::mul(grad, mask);
-  return result.mul_(scale);
+  // A gradient of whole numbers becomes one of fractions, as on the CPU.
+  return at::isFloatingType(result.scalar_type()) || at::isComplexType(result.scalar_type()) ? result.mul_(scale)
+                                                                                             : result.mul(scale);
 }
 
 } // namespace

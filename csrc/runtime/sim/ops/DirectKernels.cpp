@@ -6,9 +6,11 @@
 #include <ATen/ops/_index_put_impl_cpu_dispatch.h>
 #include <ATen/ops/addmm_cpu_dispatch.h>
 #include <ATen/ops/arange_cpu_dispatch.h>
+#include <ATen/ops/conj_physical_native.h>
 #include <ATen/ops/copy_native.h>
 #include <ATen/ops/fill_cpu_dispatch.h>
 #include <ATen/ops/index_select_cpu_dispatch.h>
+#include <ATen/ops/linalg_lu_solve_cpu_dispatch.h>
 #include <ATen/ops/masked_fill_cpu_dispatch.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <ATen/ops/mse_loss_cpu_dispatch.h>
@@ -33,6 +35,21 @@ void linear(const at::Tensor& input, const at::Tensor& weight, const std::option
     at::cpu::addmm_outf(*bias, flat, weight.t(), 1, 1, flat_out);
   } else {
     at::cpu::mm_outf(flat, weight.t(), flat_out);
+  }
+}
+
+// The CPU's kernel may leave the conjugation of what it has written pending, which a tensor that ends here would lose.
+void luSolve(
+    const at::Tensor& lu,
+    const at::Tensor& pivots,
+    const at::Tensor& b,
+    bool left,
+    bool adjoint,
+    at::Tensor& out) {
+  at::cpu::linalg_lu_solve_outf(lu, pivots, b, left, adjoint, out);
+  if (out.is_conj()) {
+    out._set_conj(false);
+    at::native::conj_physical_(out);
   }
 }
 
@@ -108,6 +125,7 @@ constexpr Kernel kKernels[] = {
      &call<static_cast<Tensor& (*)(Tensor&, const c10::List<std::optional<Tensor>>&, const Tensor&, bool, bool)>(
          &at::cpu::_index_put_impl_)>},
     {"aten::linear", &call<&linear>},
+    {"aten::linalg_lu_solve.out", &call<&luSolve>},
     {"aten::native_layer_norm", &call<&layerNorm>},
     {"aten::mse_loss.out", &call<&mseLoss>},
     {"aten::smooth_l1_loss.out", &call<&smoothL1Loss>},
