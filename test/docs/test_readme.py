@@ -49,6 +49,15 @@ def test_first_program_prints_what_is_shown(text):
 
 
 @BOTH
+def test_fused_program_prints_what_is_shown(text):
+    shown = blocks(text)
+    index = next(i for i, (language, code) in enumerate(shown) if language == "python" and "ops.add_rmsnorm" in code)
+    done = subprocess.run([sys.executable, "-c", shown[index][1]], check=True, cwd="/", capture_output=True, text=True)
+    assert done.stdout == shown[index + 1][1]
+    assert done.stderr == ""
+
+
+@BOTH
 def test_links_inside_the_project_lead_somewhere(text):
     for target in re.findall(r"\]\(([^)#]+)", text):
         if "://" not in target:
