@@ -74,9 +74,9 @@ def run_tests(path: Path, everything: bool) -> None:
 
 
 def kernels_of(key: str) -> set[str]:
-    """Names of aten's overloads that have a kernel for this dispatch key."""
+    """Names of overloads of torch and of this project that have a kernel for this dispatch key."""
     names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
-    return {name for name in names if name.startswith("aten::") and not name.startswith(NOT_OPERATORS)}
+    return {name for name in names if name.startswith(("aten::", "kunlun::")) and not name.startswith(NOT_OPERATORS)}
 
 
 def rows(results: dict[str, dict[str, str]]) -> list[dict]:
@@ -101,6 +101,8 @@ def rows(results: dict[str, dict[str, str]]) -> list[dict]:
 
 def kind(name: str) -> str:
     """Who wrote the kernel that the device has."""
+    if name.startswith("kunlun::"):
+        return "fused"
     registration = tiers.registration(name)
     if registration is None:
         return "composite" if tiers.composite_key(tiers.overload_named(name)) is not None else "none"
@@ -112,6 +114,7 @@ def kind(name: str) -> str:
 KINDS = {
     "generated launcher": "launchers generated from torch's structured operators",
     "hand-written": "kernels written for the device: launchers, views, memory",
+    "fused": "fused operators, torch.ops.kunlun.*",
     "boxed": "boxed tier",
     "composite": "torch's composite of other operators, where the CPU has a kernel of its own",
     "none": "nothing, the boxed tier takes them all the same",

@@ -47,6 +47,7 @@ _LAUNCHED = {
     "aten::_thnn_fused_gru_cell_backward": ("aten::sigmoid_backward.grad_input", "aten::mul.out"),
     "aten::_copy_from": ("aten::copy_",),
     "aten::_copy_from_and_resize": ("aten::copy_",),
+    "kunlun::cutlass_scaled_mm": ("kunlun::scaled_mm_int8",),
 }
 # ... those that go on in the boxed tier, and under which name ...
 _BOXED_INSIDE = {
@@ -59,6 +60,7 @@ _MEMORY = {
     "aten::empty.memory_format", "aten::empty_strided", "aten::resize_", "aten::set_", "aten::set_.source_Storage",
     "aten::set_.source_Storage_storage_offset", "aten::set_.source_Tensor", "aten::_efficientzerotensor",
     "aten::_empty_affine_quantized", "aten::_empty_per_channel_affine_quantized", "aten::_nested_from_padded",
+    "aten::record_stream",
 }  # fmt: skip
 
 
@@ -164,13 +166,17 @@ def launched_operators(op: OpOverload) -> tuple[str, ...]:
         return (_BOXED_INSIDE[name],)
     if name in _LAUNCHED:
         return _LAUNCHED[name]
-    if name in _MEMORY or is_view(op) or not any("Tensor" in str(r.type) for r in op._schema.returns):
+    schema = op._schema
+    writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+    if name in _MEMORY or is_view(op) or not (writes or any("Tensor" in str(r.type) for r in schema.returns)):
         return ()
-    # Results of known shape are computed under the name of the out variant, unless the operator has an entry itself.
-    variants = _out_variants(op)
-    if _C._chip_has_operator(name, []) or not variants:
-        return (name,)
-    return tuple(variants[:1])
+    # Results of known shape are computed under the name of the out variant, unless the operator has an entry itself;
+    # out and in-place variants of operators from outside torch under the name of the functional one.
+    functional = schema.name.removesuffix("_")
+    for candidate in (name, *_out_variants(op), functional):
+        if _C._chip_has_operator(candidate, []):
+            return (candidate,)
+    return (*_out_variants(op), name)[:1]
 
 
 def _out_variants(op: OpOverload) -> list[str]:

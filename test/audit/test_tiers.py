@@ -51,3 +51,10 @@ def test_the_operator_database_is_served_as_said(part):
     torch.kunlun.synchronize()
     assert mode.compared > len(OPS) // 16, name_of(OPS[part])
     assert not mode.wrong, "\n".join(sorted(set(mode.wrong)))
+
+
+def test_every_fused_operator_is_known_to_be_launched():
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("kunlun::")]
+    services = {name: tiers.service(tiers.overload_named(name)) for name in names}
+    assert len(services) > 20
+    assert {name: service for name, service in services.items() if not service.chip_kernel} == {}
