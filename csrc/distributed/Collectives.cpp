@@ -400,7 +400,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::allgather_coalesced(
   checkDisjoint(all);
   return launch(
       {OpType::ALLGATHER_COALESCED,
-       "xccl:allgather_coalesced",
+       "xccl:ALLGATHER_coalesced",
        inputs,
        std::move(all),
        timeoutOr(opts.timeout),

@@ -17,6 +17,12 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
+// As torch's analyser reads it: "xccl:send 0->1" or "xccl:recv 1<-0".
+std::string recordedName(bool is_send, int rank, int peer) {
+  return (is_send ? "xccl:send " : "xccl:recv ") + std::to_string(rank) + (is_send ? "->" : "<-") +
+      std::to_string(peer);
+}
+
 // Enqueues one transfer between the two ranks of a pair's communicator.
 void enqueue(Communicator& pair, bool is_send, const at::Tensor& tensor, kl_stream stream) {
   const int32_t other = pair.size() == 1 ? 0 : 1 - pair.rank();
@@ -54,6 +60,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::transfer(const Transfer& what) 
   const auto work = begin(
       {what.is_send ? c10d::OpType::SEND : c10d::OpType::RECV, name, {}, {}, options_->timeout, true}, pair, stream);
   work->sequence_ = ++transfers_;
+  record(recordedName(what.is_send, rank_, what.peer), {what.tensor}, {what.tensor}, *work, true);
   enqueue(*pair, what.is_send, what.tensor, stream.handle());
   work->stash_.push_back(what.tensor);
   work->outputs_.push_back(what.tensor);
@@ -160,6 +167,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::endCoalescing() {
     check(require(collectives().group_start, "groups of transfers")());
     for (const Transfer& transfer : batch.transfers) {
       const auto pair = pairCommunicator(device, transfer.peer);
+      record(recordedName(transfer.is_send, rank_, transfer.peer), {transfer.tensor}, {transfer.tensor}, *work, true);
       enqueue(*pair, transfer.is_send, transfer.tensor, work->stream_.handle());
       work->communicators_.push_back(pair);
       work->stash_.push_back(transfer.tensor);
@@ -199,6 +207,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::barrier(const c10d::BarrierOpti
       begin({c10d::OpType::BARRIER, "xccl:barrier", {}, {}, timeoutOr(opts.timeout), true}, group, group->stream());
   work->sequence_ = ++collectives_;
   work->is_barrier_ = true;
+  record("xccl:barrier", {}, {}, *work, false);
   check(require(collectives().barrier, "barrier")(group->handle(), group->stream().handle()));
   finish(work);
   return work;

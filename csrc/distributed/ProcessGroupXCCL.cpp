@@ -10,6 +10,7 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "distributed/FlightRecorder.h"
 #include "distributed/Watchdog.h"
 #include "runtime/Env.h"
 #include "runtime/EnvXccl.h"
@@ -42,6 +43,44 @@ ProcessGroupXCCL::ProcessGroupXCCL(
   TORCH_CHECK_VALUE(rank >= 0 && rank < size, "rank ", rank, " of ", size, " ranks does not exist");
   init();
   watchdog::add(this);
+}
+
+uint64_t ProcessGroupXCCL::globalRank(int rank) const {
+  const auto& ranks = options_->global_ranks_in_group; // empty for the default group
+  return ranks.empty() ? static_cast<uint64_t>(rank) : ranks.at(static_cast<size_t>(rank));
+}
+
+void ProcessGroupXCCL::record(
+    const std::string& name,
+    const std::vector<at::Tensor>& inputs,
+    const std::vector<at::Tensor>& outputs,
+    const Work& work,
+    bool is_transfer) {
+  FlightRecorder& recorder = FlightRecorder::get();
+  if (!recorder.isOn()) {
+    return;
+  }
+  const std::pair<std::string, std::string> group{
+      getGroupUid().empty() ? options_->group_name : getGroupUid(), getGroupDesc()};
+  if (operations_++ == 0) {
+    std::vector<uint64_t> ranks;
+    for (int rank = 0; rank < size_; ++rank) {
+      ranks.push_back(globalRank(rank));
+    }
+    recorder.recordGroup(group.first, group.second, ranks);
+  }
+  recorder.record(
+      {.group_id = 0,
+       .group = group,
+       .collective_sequence = collectives_.load(std::memory_order_relaxed),
+       .transfer_sequence = transfers_.load(std::memory_order_relaxed),
+       .operation = operations_.load(std::memory_order_relaxed),
+       .name = name,
+       .is_transfer = is_transfer,
+       .timeout_ms = work.timeout_.count(),
+       .inputs = inputs,
+       .outputs = outputs,
+       .completion = work.completion_});
 }
 
 ProcessGroupXCCL::~ProcessGroupXCCL() {
@@ -201,7 +240,8 @@ c10::intrusive_ptr<Work> ProcessGroupXCCL::begin(
   auto work = c10::make_intrusive<Work>(rank_, request.type, request.name, stream, request.timeout);
   work->is_async_ = request.is_async;
   work->blocks_ = blocks_;
-  work->is_timed_ = is_timed_.load(std::memory_order_relaxed);
+  // The recorder tells apart what waits for its turn and what has begun.
+  work->is_timed_ = is_timed_.load(std::memory_order_relaxed) || FlightRecorder::get().isOn();
   if (communicator != nullptr) {
     work->communicators_.push_back(communicator);
   }
@@ -259,6 +299,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::launch(Request request, Body bo
     work = begin(request, communicator, stream);
     work->sequence_ = ++collectives_;
   }
+  record(request.name, request.inputs, request.outputs, *work, false);
   if (request.is_async) {
     const c10::StreamGuard stream_guard(stream.unwrap());
     body(*communicator, stream.handle());
@@ -281,7 +322,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::launch(Request request, Body bo
 
 std::optional<Completion::Clock::time_point> ProcessGroupXCCL::watch(
     Completion::Clock::time_point now,
-    std::vector<c10::intrusive_ptr<Work>>& ended) {
+    std::vector<c10::intrusive_ptr<Work>>& ended,
+    bool& has_expired) {
   std::vector<c10::intrusive_ptr<Work>> late;
   std::optional<Completion::Clock::time_point> next;
   {
@@ -299,6 +341,7 @@ std::optional<Completion::Clock::time_point> ProcessGroupXCCL::watch(
   }
   for (const auto& work : late) {
     expire(*work);
+    has_expired = true;
   }
   return next;
 }

@@ -142,10 +142,12 @@ class ProcessGroupXCCL : public c10d::Backend {
   // Whether a communicator has been made.
   bool isConnected();
 
+  // In the default group, of a rank of this one.
+  uint64_t globalRank(int rank) const;
+
   // For the watchdog: hands over what has ended, ends what is late. Returns when it wants to be called again.
-  std::optional<Completion::Clock::time_point> watch(
-      Completion::Clock::time_point now,
-      std::vector<c10::intrusive_ptr<Work>>& ended);
+  std::optional<Completion::Clock::time_point>
+  watch(Completion::Clock::time_point now, std::vector<c10::intrusive_ptr<Work>>& ended, bool& has_expired);
 
  private:
   // One operation to be launched.
@@ -193,6 +195,12 @@ class ProcessGroupXCCL : public c10d::Backend {
   std::shared_ptr<Communicator> connect(c10::DeviceIndex device, const std::string& key, int rank, int size);
   void announce(int peer);
   c10::DeviceIndex deviceForBarrier(const c10d::BarrierOptions& opts) const;
+  void record(
+      const std::string& name,
+      const std::vector<at::Tensor>& inputs,
+      const std::vector<at::Tensor>& outputs,
+      const Work& work,
+      bool is_transfer);
   void expire(Work& work);
   void close(const char* why);
   std::vector<std::shared_ptr<Communicator>> allCommunicators();
@@ -213,6 +221,7 @@ class ProcessGroupXCCL : public c10d::Backend {
 
   std::atomic<uint64_t> collectives_{0};
   std::atomic<uint64_t> transfers_{0};
+  std::atomic<uint64_t> operations_{0};
   uint64_t monitored_barriers_ = 0;
   std::set<int> announced_;    // peers that know that this rank sends to them
   std::optional<Batch> batch_; // the calling thread's, as in torch's group for CUDA

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "distributed/FlightRecorder.h"
 #include "distributed/ProcessGroupXCCL.h"
 
 namespace kunlun::distributed::watchdog {
@@ -37,15 +38,23 @@ void run() {
     s.has_news = false;
     std::optional<Completion::Clock::time_point> next;
     std::vector<c10::intrusive_ptr<Work>> ended;
+    std::optional<uint64_t> dumping_rank;
     for (ProcessGroupXCCL* group : s.groups) {
-      const auto wish = group->watch(Completion::Clock::now(), ended);
+      bool has_expired = false;
+      const auto wish = group->watch(Completion::Clock::now(), ended, has_expired);
+      if (has_expired) {
+        dumping_rank = group->globalRank(group->getRank());
+      }
       if (wish && (!next || *wish < *next)) {
         next = wish;
       }
     }
-    if (!ended.empty()) {
+    if (!ended.empty() || dumping_rank) {
       // Tensors and callbacks may need the interpreter's lock, whose holder may wait for ours.
       lock.unlock();
+      if (dumping_rank) {
+        FlightRecorder::get().dumpToFile(*dumping_rank);
+      }
       for (const auto& work : ended) {
         work->retire();
       }

@@ -7,6 +7,8 @@
 
 namespace kunlun::python {
 
+void bindFlightRecorder(py::module_& module);
+
 namespace {
 
 using kunlun::distributed::ProcessGroupXCCL;
@@ -15,6 +17,7 @@ using Options = ProcessGroupXCCL::Options;
 } // namespace
 
 void bindDistributed(py::module_& module) {
+  bindFlightRecorder(module);
   // The base classes must be known before the derived ones.
   py::module_::import("torch._C._distributed_c10d");
   auto group = py::class_<ProcessGroupXCCL, c10d::Backend, c10::intrusive_ptr<ProcessGroupXCCL>>(

@@ -25,6 +25,7 @@ constinit std::atomic<const Env*> parsed{nullptr};
 constexpr int kMaxDevices = 64;
 constexpr int kMaxXcclBuffer = 1 << 20;
 constexpr int kMaxThreads = 1024;
+constexpr int kMaxXcclTrace = 1 << 20;
 constexpr uint64_t kMinMemory = uint64_t{2} << 20;
 constexpr uint64_t kMaxMemory = uint64_t{4} << 40;
 
@@ -51,6 +52,8 @@ constexpr const char* kXcclBufferBytes = "XCCL_BUFFER_BYTES";
 constexpr const char* kXcclBlockingWait = "XCCL_BLOCKING_WAIT";
 constexpr const char* kXcclNanCheck = "XCCL_NAN_CHECK";
 constexpr const char* kXcclTiming = "XCCL_TIMING";
+constexpr const char* kXcclTraceEntries = "XCCL_TRACE_ENTRIES";
+constexpr const char* kXcclTraceFile = "XCCL_TRACE_FILE";
 
 constexpr const char* kFallbackGrammar =
     "warn, allow or error, optionally followed by lists of operators that differ, as in "
@@ -268,6 +271,8 @@ XcclEnv xcclEnv() {
   e.blocking_wait = parseSwitch(kXcclBlockingWait, e.blocking_wait);
   e.nan_check = parseSwitch(kXcclNanCheck, e.nan_check);
   e.timing = parseSwitch(kXcclTiming, e.timing);
+  e.trace_entries = parseInt(kXcclTraceEntries, e.trace_entries, 0, kMaxXcclTrace);
+  e.trace_file = get(kXcclTraceFile).value_or("");
   return e;
 }
 
@@ -423,6 +428,11 @@ const std::vector<EnvVariable>& envVariables() {
       {kXcclBlockingWait, "0 or 1", "0", "Collectives: Work.wait() makes the host wait, and raises what went wrong."},
       {kXcclNanCheck, "0 or 1", "0", "Collectives: refuses inputs that contain NaN."},
       {kXcclTiming, "0 or 1", "0", "Collectives: takes the time of each, for Work._get_duration() and the recorder."},
+      {kXcclTraceEntries, "0 to 1048576", "2000", "Collectives: operations that the flight recorder keeps; 0 is off."},
+      {kXcclTraceFile,
+       "the beginning of a path, to which the rank is added",
+       "no file",
+       "Collectives: where a timeout writes the flight recorder, for torch.distributed.flight_recorder."},
   };
   return table;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace kunlun {
 
@@ -11,6 +12,8 @@ struct XcclEnv {
   bool blocking_wait = false;
   bool nan_check = false;
   bool timing = false;
+  int trace_entries = 2000; // that the flight recorder keeps
+  std::string trace_file;   // prefix of the file that a timeout writes; empty for none
 };
 
 // Parsed on each call, which is once for each process group. Throws EnvError.

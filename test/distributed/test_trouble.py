@@ -1,5 +1,8 @@
 """What happens when a rank dies, comes late, disagrees or calls wrongly: clear errors in time, and no leaks."""
 
+import pickle
+import subprocess
+import sys
 import time
 
 import pytest
@@ -388,3 +391,47 @@ def test_monitored_barrier_names_who_is_missing(check_ranks):
     )
     for rank in ranks[:2]:
         assert "Ranks 2 failed to pass monitoredBarrier in 1000 ms" in rank.out
+
+
+def test_the_flight_recorder_is_read_by_torchs_analyser(check_ranks, tmp_path):
+    check_ranks(
+        """
+        start(seconds=2)
+        x = torch.ones(10, device="kunlun")
+        dist.all_reduce(x)
+        y = torch.ones(3, device="kunlun")
+        (dist.send if rank == 0 else dist.recv)(y, 1 - rank)
+        torch.kunlun.synchronize()
+        if rank == 0:
+            dist.all_reduce(x)
+            try:
+                torch.kunlun.synchronize()
+            except RuntimeError:
+                pass
+            store.set("over", "1")
+        else:
+            store.wait(["over"], timedelta(seconds=60))
+            from torch_xpu_kunlun.distributed import dump_flight_recorder
+            with open(os.environ["XCCL_TRACE_FILE"] + "1", "wb") as file:
+                file.write(dump_flight_recorder())
+        deadline = time.monotonic() + 20
+        while not os.path.exists(os.environ["XCCL_TRACE_FILE"] + "0") and time.monotonic() < deadline:
+            time.sleep(0.05)
+        """,
+        XCCL_TRACE_FILE=str(tmp_path / "trace_"),
+    )
+    dumps = [pickle.loads((tmp_path / f"trace_{rank}").read_bytes()) for rank in range(2)]
+    names = [[entry["profiling_name"] for entry in dump["entries"]] for dump in dumps]
+    assert names[0] == ["xccl:all_reduce", "xccl:send 0->1", "xccl:all_reduce"]
+    assert names[1] == ["xccl:all_reduce", "xccl:recv 1<-0"]
+    states = [entry["state"] for entry in dumps[0]["entries"]]
+    assert states == ["completed", "completed", "started"]
+    assert dumps[0]["entries"][0]["input_sizes"] == [[10]]
+    assert any(frame["name"] == "all_reduce" for frame in dumps[0]["entries"][0]["frames"])
+    analysed = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(tmp_path), "--prefix", "trace_"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "all_reduce" in analysed.stdout + analysed.stderr

@@ -1,13 +1,17 @@
-# `make demo`: SmolLM2-135M-Instruct generates text on `kunlun` and on `cpu`; shows both texts and their speed.
+# `make demo`: SmolLM2-135M-Instruct generates text on `kunlun` and on `cpu`; shows both texts and their speed. Then
+# the same model spread over three devices, whose tokens must be those of one.
 import argparse
+import json
 import os
 import subprocess
 import sys
+import tempfile
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tools.demo.parallel import RANKS
 from tools.measure import weights
 from tools.measure.session import ROOT, Side, SideError
 
@@ -65,6 +69,44 @@ def generate(progress: Progress, folder: str, side: str, dtype: str, options: ar
         return {**result, "load": loaded, "facts": worker.facts}
 
 
+def generate_in_parallel(progress: Progress, folder: str, options: argparse.Namespace) -> dict:
+    """The float32 model once more, tensor parallel over RANKS devices that talk by XCCL."""
+    task = progress.add_task(f"{RANKS} x kunlun float32", total=options.new_tokens)
+    command = [sys.executable, "-m", "tools.demo.parallel", "--folder", folder, "--prompt", options.prompt]
+    command += ["--new-tokens", str(options.new_tokens)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    result = None
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        for line in process.stdout:
+            answer = json.loads(line)
+            if "tick" in answer:
+                progress.update(task, completed=answer["tick"])
+            result = answer.get("done", result)
+        if process.wait() != 0 or result is None:
+            log.seek(0)
+            raise SideError(f"the tensor-parallel run failed:\n{log.read()[-4000:]}")
+    progress.update(task, description=f"{RANKS} x kunlun float32 done", completed=options.new_tokens)
+    return result
+
+
+def parallel_table(result: dict, single: dict, options: argparse.Namespace) -> Table:
+    """Three devices against one."""
+    same = "the same, token by token" if result["tokens"] == single["tokens"] else "[red]different[/red]"
+    title = f"{weights.NAME}, float32, tensor parallel over XCCL: {RANKS} ranks, each a device of its own"
+    shown = Table(title=title, expand=True)
+    shown.add_column("")
+    shown.add_column(f"{RANKS} x kunlun", ratio=1)
+    shown.add_row("text", result["texts"][0], end_section=True)
+    shown.add_row("tokens", f"{len(result['tokens'][0])}, {same} as on one device")
+    shown.add_row("tokens/s", f"{options.new_tokens / result['seconds']:.1f}")
+    memory = ", ".join(f"{value / 1e6:.0f}" for value in result["memory_of_ranks"])
+    shown.add_row("peak memory", f"{memory} MB of tensors on the devices, {single['memory'] / 1e6:.0f} MB on one alone")
+    return shown
+
+
 def operators(result: dict) -> str:
     counts = result["operators"]
     if not counts:
@@ -106,16 +148,21 @@ def main() -> int:
         with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
             for dtype in DTYPES:
                 results[dtype] = {side: generate(progress, folder, side, dtype, options) for side in SIDES}
+            parallel = generate_in_parallel(progress, folder, options)
     except (SideError, weights.WeightsError) as error:
         console.print(f"error: {error}", style="red", markup=False)
         return 1
     console.print(f"\n[bold]{options.prompt}[/bold]\n")
     for dtype in DTYPES:
         console.print(table(dtype, results[dtype], options))
+    console.print(parallel_table(parallel, results["float32"]["kunlun"], options))
     equal = all(sides["kunlun"]["tokens"] == sides["cpu"]["tokens"] for sides in results.values())
     if not equal:
         console.print("error: the two sides wrote different tokens", style="red")
-    return 0 if equal else 1
+    spread = parallel["tokens"] == results["float32"]["kunlun"]["tokens"]
+    if not spread:
+        console.print("error: several devices wrote other tokens than one", style="red")
+    return 0 if equal and spread else 1
 
 
 if __name__ == "__main__":

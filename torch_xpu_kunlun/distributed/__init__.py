@@ -17,6 +17,21 @@ NAME = "xccl"
 ALIAS = "bkcl"
 
 
+def dump_flight_recorder(include_stacks: bool = True, only_active: bool = False) -> bytes:
+    """The last operations of all XCCL groups of this process, pickled.
+
+    Written to a file whose name ends in the rank, one for each rank in a folder, it is what
+    ``python -m torch.distributed.flight_recorder.fr_trace`` reads. With ``XCCL_TRACE_FILE`` a timeout writes it.
+
+    Args:
+        include_stacks: adds the Python stack of each call.
+        only_active: leaves out what has ended.
+    """
+    from torch_xpu_kunlun import _C
+
+    return _C._dump_flight_recorder(include_stacks, only_active)
+
+
 def _create(group, options=None):
     """The creator of torch's registry: the caller's options, completed with what torch knows of the group."""
     from torch_xpu_kunlun._C import ProcessGroupXCCL
