@@ -93,10 +93,11 @@ void FlightRecorder::dumpToFile(uint64_t rank) {
     return;
   }
   const std::string name = file_ + std::to_string(rank);
-  std::ofstream out(name, std::ios::binary);
+  const std::string unfinished = name + ".new"; // whoever sees the file sees all of it
+  std::ofstream out(unfinished, std::ios::binary);
   out << pickle_(/*include_stacks=*/true, /*only_active=*/false);
   out.close();
-  if (!out) {
+  if (!out || std::rename(unfinished.c_str(), name.c_str()) != 0) {
     std::fprintf(stderr, "kunlun: cannot write the flight recorder's file %s\n", name.c_str());
   }
 }
