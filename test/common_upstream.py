@@ -1,6 +1,6 @@
-"""torch's own tests of process groups, which its wheel carries, on kunlun: `python test/common_upstream.py RANKS [NAME ...]`.
+"""torch's own tests of process groups, which its wheel carries, on kunlun: `common_upstream.py RANKS [NAME ...]`.
 
-Prints a line of JSON: the names of the tests that passed, and those that failed or were skipped with the reason.
+Prints a line of JSON: how many tests ran, and those that failed or were skipped with the reason.
 """
 
 import importlib.util
@@ -78,7 +78,8 @@ def main() -> int:
     module = load(int(ranks))
     loader = unittest.TestLoader()
     loader.testNamePatterns = [f"*{name}*" for name in names] or None
-    result = unittest.TextTestRunner(stream=sys.stderr, verbosity=2).run(loader.loadTestsFromTestCase(make_class(module)))
+    suite = loader.loadTestsFromTestCase(make_class(module))
+    result = unittest.TextTestRunner(stream=sys.stderr, verbosity=2).run(suite)
 
     def named(pairs):
         return {test.id().rsplit(".", 1)[-1]: text for test, text in pairs}
