@@ -108,3 +108,9 @@ def test_what_cannot_be_audited_says_why(audit, word, text):
     assert done.returncode == 2
     assert text in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_comparison_with_the_cpu_is_not_audited(audit):
+    done, _ = audit("models:classifier", KUNLUN_AUTOCOMPARE="1")
+    assert done.returncode == 2
+    assert "KUNLUN_AUTOCOMPARE puts kernels of its own" in done.stderr

@@ -11,7 +11,7 @@ import json
 import pathlib
 import sys
 
-from torch_xpu_kunlun import tiers
+from torch_xpu_kunlun import _C, tiers
 from torch_xpu_kunlun.audit._record import Recorder, Usage
 from torch_xpu_kunlun.audit._table import page
 from torch_xpu_kunlun.audit._target import AuditError, Target, load_target
@@ -58,6 +58,8 @@ def main(arguments: argparse.Namespace) -> int:
     fake = arguments.on == "fake"
     recorder = Recorder(fake)
     try:
+        if _C._get_autocompare_settings() is not None:
+            raise AuditError("KUNLUN_AUTOCOMPARE puts kernels of its own in the place of those that are to be audited")
         load_target(arguments.model, arguments.batch, arguments.tokens, arguments.train).run(recorder)
     except AuditError as error:
         print(f"error: {error}", file=sys.stderr)
