@@ -101,7 +101,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     options = arguments()
     # A terminal wraps what does not fit; a file gets whole lines.
-    console = Console(width=None if sys.stdout.isatty() else 170)
+    console = Console(width=None if sys.stdout.isatty() else 190)
     rows = []
     facts = {}
     for threads in options.threads:

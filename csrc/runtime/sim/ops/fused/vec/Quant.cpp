@@ -60,13 +60,19 @@ void quantize(const kl_frame* frame, float unit) {
 
 // ---- int8 products ----
 
-// Exact: the sum is an integer. Written so that the compiler takes its integer multiply-add.
-inline int32_t dotInt8(const int8_t* x, const int8_t* w, int64_t n) {
-  int32_t total = 0;
+constexpr int64_t kTile = 4; // rows of x that share each element of a weight
+
+// Exact: the sums are integers. Over int16, which the compiler multiplies and adds in pairs.
+inline void dotTile(const int16_t* const* x, const int16_t* w, int64_t n, int32_t* sums) {
+  int32_t total[kTile] = {};
   for (int64_t i = 0; i < n; ++i) {
-    total += static_cast<int32_t>(x[i]) * static_cast<int32_t>(w[i]);
+    const int32_t weight = w[i];
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < kTile; ++r) {
+      total[r] += static_cast<int32_t>(x[r][i]) * weight;
+    }
   }
-  return total;
+  std::copy_n(total, kTile, sums);
 }
 
 struct Int8Product {
@@ -88,19 +94,33 @@ void int8Product(const Int8Product& p) {
   const int64_t m = p.x.size(0);
   const int64_t n = p.weight.size(0);
   const int64_t k = p.x.size(1);
+  std::vector<int16_t> rows(m * k);
+  for (int64_t i = 0; i < m; ++i) {
+    std::copy_n(p.x.as<int8_t>() + i * p.x.stride(0), k, &rows[i * k]);
+  }
   withFloatType(p.out.dtype, [&](auto zero) {
     using T = decltype(zero);
     const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, m * k));
     at::parallel_for(0, n, grain, [&](int64_t begin, int64_t end) {
-      constexpr int64_t kRows = 16; // rows of x that stay in the nearest cache
-      for (int64_t first = 0; first < m; first += kRows) {
+      constexpr int64_t kBlock = 16; // rows of x that stay in the nearest cache
+      std::vector<int16_t> w(k);
+      for (int64_t first = 0; first < m; first += kBlock) {
+        const int64_t last = std::min(first + kBlock, m);
         for (int64_t j = begin; j < end; ++j) {
-          const int8_t* w = p.weight.as<int8_t>() + j * p.weight.stride(0);
+          std::copy_n(p.weight.as<int8_t>() + j * p.weight.stride(0), k, w.data());
           const float w_scale = scaleAt(p.weight_scale, j) * p.unit;
           const float bias = p.bias.defined() ? static_cast<float>(p.bias.as<T>()[j * p.bias.stride(0)]) : 0.0f;
-          for (int64_t i = first; i < std::min(first + kRows, m); ++i) {
-            const auto sum = static_cast<float>(dotInt8(p.x.as<int8_t>() + i * p.x.stride(0), w, k));
-            p.out.as<T>()[i * n + j] = static_cast<T>(sum * (scaleAt(p.x_scale, i) * p.unit) * w_scale + bias);
+          for (int64_t i = first; i < last; i += kTile) {
+            const int16_t* x[kTile];
+            for (int64_t r = 0; r < kTile; ++r) {
+              x[r] = rows.data() + std::min(i + r, m - 1) * k; // the last row again where there are fewer
+            }
+            int32_t sums[kTile];
+            dotTile(x, w.data(), k, sums);
+            for (int64_t r = i; r < std::min(i + kTile, last); ++r) {
+              const float x_scale = scaleAt(p.x_scale, r) * p.unit;
+              p.out.as<T>()[r * n + j] = static_cast<T>(static_cast<float>(sums[r - i]) * x_scale * w_scale + bias);
+            }
           }
         }
       }
