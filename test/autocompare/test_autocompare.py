@@ -92,6 +92,30 @@ def test_a_wrong_operator_raises_at_the_call_and_leaves_a_program_that_repeats_i
     assert (right.returncode, right.stdout) == (0, "equal\n"), right.stderr
 
 
+def test_programs_repeat_calls_with_all_kinds_of_arguments(check_compare, run_python, tmp_path):
+    check_compare(
+        """
+        autocompare._difference = lambda *arguments: "said to differ"
+        torch.add(line, 2.5, alpha=2, out=torch.empty(0, device="kunlun"))
+        line.view(7, 1).t()[:, ::2].clamp_(min=float("-inf"), max=3)
+        torch.cat([line, line[2:]])
+        line[torch.tensor([1, 2], device="kunlun"), ]
+        line + torch.tensor(2.0, dtype=torch.float64)
+        torch.arange(3, device="kunlun", dtype=torch.int16) & 1
+        F.conv1d(line.view(1, 1, 7), torch.ones(2, 1, 3, device="kunlun"))
+        """,
+        RAISES="no",
+    )
+    programs = sorted((tmp_path / "cases").glob("*.py"))
+    names = {path.name.rsplit("_", 1)[0] for path in programs}
+    assert names >= {
+        "aten_add.out", "aten_clamp_", "aten_cat", "aten_index.Tensor", "aten_add.Tensor", "aten_bitwise_and.Tensor",
+        "aten_convolution_overrideable",
+    }, names  # fmt: skip
+    done = run_python(f"import runpy\nfor path in {[str(path) for path in programs]!r}: runpy.run_path(path)")
+    assert (done.returncode, done.stdout) == (0, "equal\n" * len(programs)), done.stderr
+
+
 def test_warn_tells_once_for_each_operator_and_goes_on(check_compare, wrong_chip):
     check_compare(
         """
