@@ -360,8 +360,7 @@ std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
 }
 
 void setMemoryFraction(double fraction, c10::DeviceIndex device) {
-  TORCH_CHECK_VALUE(
-      fraction > 0 && fraction <= 1, "the memory fraction must be greater than 0 and at most 1, got ", fraction);
+  TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1, "the memory fraction must be between 0 and 1, got ", fraction);
   lazyInit();
   device = resolveDevice(device);
   PluggableAllocator::refuse("set_per_process_memory_fraction");

@@ -186,9 +186,23 @@ def test_the_memory_fraction_is_a_limit(fresh_memory):
         torch.kunlun.empty_cache()
 
 
-@pytest.mark.parametrize("fraction", [0, -0.5, 1.5, float("nan")])
+def test_a_memory_fraction_of_zero_leaves_only_what_is_reserved(fresh_memory):
+    # As on CUDA, 0 is a limit like any other.
+    held = torch.ones(1000, device="kunlun")  # keeps its segment, which has room for more
+    torch.kunlun.set_per_process_memory_fraction(0)
+    try:
+        assert torch.kunlun.get_per_process_memory_fraction() == 0.0
+        with pytest.raises(torch.OutOfMemoryError, match=r"This process may reserve 0 bytes of it"):
+            torch.empty(4 << 20, dtype=torch.uint8, device="kunlun")
+        assert (held + 1).sum().item() == 2000
+    finally:
+        torch.kunlun.set_per_process_memory_fraction(1.0)
+        torch.kunlun.empty_cache()
+
+
+@pytest.mark.parametrize("fraction", [-0.5, 1.5, float("nan")])
 def test_a_wrong_fraction_is_refused(fraction):
-    with pytest.raises(ValueError, match="greater than 0 and at most 1"):
+    with pytest.raises(ValueError, match="between 0 and 1"):
         torch.kunlun.set_per_process_memory_fraction(fraction)
     with pytest.raises(TypeError, match="must be a number"):
         torch.kunlun.set_per_process_memory_fraction("half")

@@ -147,7 +147,7 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
     """Limits what this process may reserve on ``device`` to a share of its total memory.
 
     Args:
-        fraction: greater than 0 and at most 1; anything else raises ValueError.
+        fraction: from 0, where nothing more may be reserved, to 1; anything else raises ValueError.
         device: default is the current device.
 
     Beyond the limit an allocation raises ``torch.OutOfMemoryError``.
