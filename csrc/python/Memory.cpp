@@ -9,6 +9,7 @@
 #include "runtime/HostAllocator.h"
 #include "runtime/MemPool.h"
 #include "runtime/PluggableAllocator.h"
+#include "runtime/chip/Loader.h"
 
 namespace kunlun::python {
 
@@ -99,7 +100,14 @@ uintptr_t rawAlloc(size_t bytes, int64_t device, uintptr_t stream) {
 }
 
 void rawDelete(uintptr_t pointer) {
-  CachingAllocator::get()->raw_deleter()(reinterpret_cast<void*>(pointer));
+  auto* address = reinterpret_cast<void*>(pointer);
+  kl_pointer_info info{};
+  TORCH_CHECK(
+      pointer == 0 || PluggableAllocator::current() != nullptr ||
+          (chip::runtime().pointer_info(address, &info) == KL_SUCCESS && info.type == KL_POINTER_DEVICE),
+      "invalid device pointer: ",
+      address);
+  CachingAllocator::get()->raw_deleter()(address);
 }
 
 void attachOutOfMemoryObserver(py::object observer) {

@@ -134,6 +134,8 @@ def test_memory_for_other_frameworks(fresh_memory):
     assert torch.kunlun.memory_allocated() == before
     with pytest.raises(TypeError, match="Invalid type for stream argument"):
         torch.kunlun.caching_allocator_alloc(1000, 0, "stream")
+    with pytest.raises(RuntimeError, match="invalid device pointer: 0x1234"):
+        torch.kunlun.caching_allocator_delete(0x1234)
 
 
 OWN_ALLOCATOR = """
