@@ -140,10 +140,12 @@ def test_a_rank_that_never_comes(check_ranks):
     begin = time.monotonic()
     ranks = check_ranks(
         """
-        start(seconds=2)
+        group = start()
         x = torch.ones(10, device="kunlun")
         dist.all_reduce(x)
+        torch.kunlun.synchronize()
         if rank == 0:
+            group._get_backend(torch.device("kunlun")).options._timeout = timedelta(seconds=2)
             dist.all_reduce(x)
             try:
                 torch.kunlun.synchronize()
@@ -396,7 +398,7 @@ def test_monitored_barrier_names_who_is_missing(check_ranks):
 def test_the_flight_recorder_is_read_by_torchs_analyser(check_ranks, tmp_path):
     check_ranks(
         """
-        start(seconds=2)
+        group = start()
         x = torch.ones(10, device="kunlun")
         # Twice, because the analyser takes a transfer for part of a batch when its number is that of the collective.
         dist.all_reduce(x)
@@ -405,6 +407,7 @@ def test_the_flight_recorder_is_read_by_torchs_analyser(check_ranks, tmp_path):
         (dist.send if rank == 0 else dist.recv)(y, 1 - rank)
         torch.kunlun.synchronize()
         if rank == 0:
+            group._get_backend(torch.device("kunlun")).options._timeout = timedelta(seconds=2)
             dist.all_reduce(x)
             try:
                 torch.kunlun.synchronize()
