@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import textwrap
@@ -43,27 +44,48 @@ exec(compile(job["code"], "<test>", "exec"), {"__name__": "__main__"})
 """
 
 
+class ForkingServer:
+    """The process that forks, started by the first piece of code and again after one that did not end in time."""
+
+    def __init__(self):
+        self.process: subprocess.Popen | None = None
+
+    def run(self, code: str, folder: Path, environment: dict[str, str]) -> Finished:
+        """Runs a piece of Python; what it writes goes through files in `folder`."""
+        if self.process is None:
+            self.start()
+        job = {"code": textwrap.dedent(code), "environment": environment}
+        job |= {name: str(folder / name) for name in ("stdout", "stderr")}
+        self.process.stdin.write(json.dumps(job) + "\n")
+        if not select.select([self.process.stdout], [], [], TIMEOUT_SECONDS)[0]:
+            self.kill()
+            raise TimeoutError((folder / "stderr").read_text())
+        returncode = int(self.process.stdout.readline())
+        return Finished(returncode, (folder / "stdout").read_text(), (folder / "stderr").read_text())
+
+    def start(self) -> None:
+        # A session of its own: its forks, and theirs, can then be ended together.
+        command = [sys.executable, "-c", SERVER]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, start_new_session=True)
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.stop()
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.stdin.close()
+            self.process.wait(TIMEOUT_SECONDS)
+            self.process.stdout.close()
+            self.process = None
+
+
 @pytest.fixture(scope="module")
 def forking_server():
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    )
+    server = ForkingServer()
     yield server
-    server.stdin.close()
-    server.wait(TIMEOUT_SECONDS)
-    server.stdout.close()
-
-
-def run_job(server: subprocess.Popen, code: str, folder: Path, environment: dict[str, str]) -> Finished:
-    """Has the server run a piece of Python; what it writes goes through files in `folder`."""
-    job = {"code": textwrap.dedent(code), "environment": environment}
-    job |= {name: str(folder / name) for name in ("stdout", "stderr")}
-    server.stdin.write(json.dumps(job) + "\n")
-    if not select.select([server.stdout], [], [], TIMEOUT_SECONDS)[0]:
-        server.kill()
-        raise TimeoutError((folder / "stderr").read_text())
-    returncode = int(server.stdout.readline())
-    return Finished(returncode, (folder / "stdout").read_text(), (folder / "stderr").read_text())
+    server.stop()
 
 
 @pytest.fixture
@@ -71,7 +93,7 @@ def run_python(forking_server, tmp_path):
     """Runs a piece of Python in a process that has only imported torch; environment variables can be given."""
 
     def run(code: str, **environment: str) -> Finished:
-        return run_job(forking_server, code, tmp_path, environment)
+        return forking_server.run(code, tmp_path, environment)
 
     return run
 

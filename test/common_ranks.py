@@ -5,7 +5,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from common_process import run_job
+from common_process import ForkingServer
 
 TESTS = str(Path(__file__).parent)
 
@@ -75,7 +75,7 @@ class Rank:
 class Ranks:
     """Runs bodies on several ranks, each body in a folder of its own below `folder`."""
 
-    def __init__(self, server, folder: Path):
+    def __init__(self, server: ForkingServer, folder: Path):
         self.server, self.folder, self.runs = server, folder, 0
 
     def run(self, body: str, size: int = 2, exits: bool = False, **environment: str) -> list[Rank]:
@@ -84,7 +84,7 @@ class Ranks:
         folder.mkdir()
         self.runs += 1
         code = RANKS.format(size=size, folder=str(folder), tests=TESTS, exits=exits, body=textwrap.dedent(body))
-        done = run_job(self.server, code, folder, environment)
+        done = self.server.run(code, folder, environment)
         assert done.returncode == 0, done.stderr
         codes = json.loads(done.stdout.splitlines()[-1])
         return [

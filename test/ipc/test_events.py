@@ -8,6 +8,7 @@ def test_another_process_waits_for_an_event(check_pair):
             data, event = there.get()
             assert isinstance(event, torch.kunlun.Event)
             assert event.query()
+            back.put("queried")
             for round_ in range(5):
                 assert there.get() == round_
                 torch.kunlun.current_stream().wait_event(event)
@@ -20,6 +21,7 @@ def test_another_process_waits_for_an_event(check_pair):
         weight = torch.ones(500, 500, device="kunlun")
         event = torch.kunlun.Event(interprocess=True)
         there.put((data, event))
+        assert back.get() == "queried"
         for round_ in range(5):
             for _ in range(10):
                 weight = weight @ weight / 500
