@@ -67,6 +67,25 @@ def test_ninja_file_is_left_alone_when_nothing_changed(tmp_path):
     assert path.stat().st_mtime == 1
 
 
+def test_sources_with_torch_wait_for_the_precompiled_header_and_others_do_not(tmp_path):
+    torch = toolchain.Torch("2.13.0", Path("/torch"), True)
+    plan = ninja_file.Plan(torch, ["g++"], "1", tmp_path, sources.handwritten(), precompiled=True)
+    text = ninja_file.write(plan).read_text()
+    header = tmp_path / "precompiled" / "torch.h"
+    lines = {line.split(".cpp.o: ")[0]: line for line in text.splitlines() if ".cpp.o: " in line}
+    assert lines[f"build {tmp_path}/obj/aten/Empty"].endswith(f" | {header}.gch")
+    assert ".gch" not in lines[f"build {tmp_path}/obj/runtime/Env"]
+    assert header.exists()
+
+
+def test_only_gcc_gets_precompiled_headers(tmp_path):
+    assert toolchain.is_gcc(["g++"])
+    other = tmp_path / "c++"
+    other.write_text("#!/bin/sh\necho clang version 19\n")
+    other.chmod(0o755)
+    assert not toolchain.is_gcc([str(other)])
+
+
 def test_max_jobs_must_be_a_number(monkeypatch):
     monkeypatch.setenv("MAX_JOBS", "3")
     assert toolchain.job_count() == 3

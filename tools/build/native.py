@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.build import codegen, ninja_file, sources
-from tools.build.toolchain import BuildError, Torch, find_compiler, find_ninja, find_torch, job_count, run
+from tools.build.toolchain import (
+    BuildError,
+    Torch,
+    ccache_environment,
+    find_compiler,
+    find_ninja,
+    find_torch,
+    is_gcc,
+    job_count,
+    run,
+)
 
 
 @dataclass(frozen=True)
@@ -55,29 +65,35 @@ def only_build_in(folder: Path):
         yield
 
 
-def build(folder: Path | None = None, keep_going: bool = False) -> Built:
-    """Generate, compile and link in `folder`. `keep_going` compiles the other files too when one fails."""
+def build(folder: Path | None = None, keep_going: bool = False, precompiled: bool = True) -> Built:
+    """Generate, compile and link in `folder`. `keep_going` compiles the other files too when one fails.
+
+    With `precompiled`, torch's headers are compiled once, if the compiler is GCC.
+    """
     torch = find_torch()
     folder = folder or build_folder(torch)
     with only_build_in(folder):
-        return build_holding(folder, torch, keep_going)
+        return build_holding(folder, torch, keep_going, precompiled)
 
 
-def build_holding(folder: Path, torch: Torch, keep_going: bool) -> Built:
+def build_holding(folder: Path, torch: Torch, keep_going: bool, precompiled: bool) -> Built:
     generated = folder / "generated"
     codegen.generate(torch, generated)
+    compiler = find_compiler()
     plan = ninja_file.Plan(
         torch=torch,
-        compiler=find_compiler(),
+        compiler=compiler,
         version=version(),
         folder=folder,
         sources=[*sources.handwritten(), *sources.generated(generated)],
         extra_cxxflags=os.environ.get("CXXFLAGS", "").split(),
+        precompiled=precompiled and is_gcc(compiler),
     )
     for source in (plan.library, plan.module):
         source.parent.mkdir(parents=True, exist_ok=True)
     path = ninja_file.write(plan)
-    run([find_ninja(), "-f", str(path), "-j", str(job_count()), "-k", "0" if keep_going else "1"], cwd=sources.ROOT)
+    command = [find_ninja(), "-f", str(path), "-j", str(job_count()), "-k", "0" if keep_going else "1"]
+    run(command, cwd=sources.ROOT, env=ccache_environment())
 
     info = folder / "out" / "_build_info.py"
     info.write_text(build_info(torch))
@@ -88,10 +104,10 @@ def build_holding(folder: Path, torch: Torch, keep_going: bool) -> Built:
     return Built(files)
 
 
-def build_and_install(package: Path, keep_going: bool = False) -> list[Path]:
+def build_and_install(package: Path, keep_going: bool = False, precompiled: bool = True) -> list[Path]:
     """Build, and copy what was built into the package folder; files that did not change keep their dates."""
     written = []
-    for name, source in build(keep_going=keep_going).files.items():
+    for name, source in build(keep_going=keep_going, precompiled=precompiled).files.items():
         target = package / name
         written.append(target)
         if target.exists() and filecmp.cmp(source, target, shallow=False):

@@ -101,6 +101,19 @@ def find_compiler() -> list[str]:
     return [ccache, *compiler] if ccache and "ccache" not in Path(compiler[0]).name else compiler
 
 
+def is_gcc(compiler: list[str]) -> bool:
+    """Whether the compiler is GCC itself: clang, which also answers to that name, has other precompiled headers."""
+    done = subprocess.run([*compiler, "--version"], check=False, capture_output=True, text=True)
+    return done.returncode == 0 and "Free Software Foundation" in done.stdout
+
+
+def ccache_environment() -> dict[str, str]:
+    """The environment of a build: ccache keeps objects made with a precompiled header only when told to."""
+    wanted = ["pch_defines", "time_macros"]
+    given = [word for word in os.environ.get("CCACHE_SLOPPINESS", "").split(",") if word]
+    return {**os.environ, "CCACHE_SLOPPINESS": ",".join([*given, *(word for word in wanted if word not in given)])}
+
+
 def find_ninja() -> str:
     """The ninja program: the Python package's, or the one on PATH."""
     try:
