@@ -38,12 +38,15 @@ class WarningCollector final : public c10::WarningHandler {
 
 // Lives on the caller's stack for the length of the call.
 struct Call {
-  explicit Call(c10::function_ref<void()> f) : function(f) {}
+  Call(c10::Device on, int64_t elements, c10::function_ref<void()> f)
+      : function(f), work(elements), device(on.index()), stream(currentStreamHandle(on.index())) {
+    check(chip::runtime().stream_sequence(stream, &sequence), "stream_sequence");
+  }
   c10::function_ref<void()> function;
-  int64_t work = 0;
+  int64_t work;
   Spare* spare = nullptr;
-  c10::DeviceIndex device = -1;
-  kl_stream stream = nullptr;
+  c10::DeviceIndex device;
+  kl_stream stream;
   uint64_t sequence = 0;
   CachingAllocator::Route route = CachingAllocator::currentRoute();
   // The caller's modes: some kernels compute what only a backward pass needs, where there will be one.
@@ -65,8 +68,6 @@ struct Ticket {
 };
 
 void compute(Call& call) {
-  c10::AutoGradMode grad(call.grad_mode);
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
   DeviceMemoryScope memory(call.device, call.stream, call.sequence, call.route, call.spare);
   call.function();
 }
@@ -88,6 +89,8 @@ kl_result runCall(void* arg, const kl_error* error, kl_error*) {
       if (call->inference_mode != c10::InferenceMode::is_enabled()) {
         inference.emplace(call->inference_mode);
       }
+      c10::AutoGradMode grad(call->grad_mode);
+      at::AutoDispatchBelowADInplaceOrView below_autograd;
       frame::TeamScope team(call->work);
       compute(*call);
     } catch (...) {
@@ -108,7 +111,8 @@ kl_result runCall(void* arg, const kl_error* error, kl_error*) {
 kl_result runCallHere(void* arg, const kl_error*, kl_error*) {
   auto* call = static_cast<Call*>(arg);
   try {
-    c10::impl::ForceDispatchKeyGuard keys(c10::default_included_set, c10::default_excluded_set);
+    const auto above = c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+    c10::impl::ForceDispatchKeyGuard keys(c10::default_included_set, above);
     std::optional<at::RecordFunctionGuard> unrecorded;
     if (at::hasCallbacks()) { // switching it off for nobody would take longer than the call
       unrecorded.emplace(/*is_enabled=*/false);
@@ -127,6 +131,19 @@ kl_result runCallHere(void* arg, const kl_error*, kl_error*) {
 bool isShort(int64_t work) {
   constexpr int64_t kShortWork = 32768;
   return work < kShortWork;
+}
+
+// Whether the chip let the caller run it. If so, its exception has been thrown.
+bool runHere(Call& call, const char* name) {
+  const auto result = chip::runtime().try_host(call.stream, name, &runCallHere, &call);
+  if (result == KL_NOT_READY) {
+    return false;
+  }
+  check(result, name);
+  if (call.exception) {
+    std::rethrow_exception(call.exception);
+  }
+  return true;
 }
 
 // Spins for about the time a small kernel takes, then sleeps: longer spins cost
@@ -203,6 +220,15 @@ std::vector<c10::IValue>& afterwards() {
   return values;
 }
 
+bool tryOnCaller(c10::Device device, const char* name, int64_t work, c10::function_ref<void()> function) {
+  if (!isShort(work) || syncDebugMode() != SyncDebugMode::Default) {
+    return false; // what waits is reported where it surely will
+  }
+  installHostAllocator();
+  Call call(device, work, function);
+  return runHere(call, name);
+}
+
 void runOnChip(
     c10::Device device,
     const char* name,
@@ -211,24 +237,14 @@ void runOnChip(
     c10::function_ref<Spare()> set_aside) {
   noteSynchronization(name);
   installHostAllocator();
-  const auto& runtime = chip::runtime();
-  Call call(function);
-  call.work = work;
-  call.device = device.index();
-  call.stream = currentStreamHandle(device.index());
-  check(runtime.stream_sequence(call.stream, &call.sequence), "stream_sequence");
-  kl_result here = KL_NOT_READY;
-  if (isShort(work)) {
-    here = runtime.try_host(call.stream, name, &runCallHere, &call);
+  Call call(device, work, function);
+  if (isShort(work) && runHere(call, name)) {
+    return;
   }
-  if (here == KL_NOT_READY) {
-    runOnItsThread(call, name, set_aside);
-  } else {
-    check(here, name);
-  }
+  runOnItsThread(call, name, set_aside);
   if (call.tainted) {
     // Takes delivery of the stream's failure, which is then clean again.
-    const auto result = runtime.stream_synchronize(call.stream);
+    const auto result = chip::runtime().stream_synchronize(call.stream);
     check(result, name);
     raise(call.taint);
   }

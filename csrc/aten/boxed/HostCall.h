@@ -28,6 +28,10 @@ void runOnChip(
     c10::function_ref<void()> function,
     c10::function_ref<Spare()> set_aside = nullptr);
 
+// The same on the calling thread or not at all: returns false, with nothing done, if the stream is busy, the work is
+// large or the chip does not allow it.
+bool tryOnCaller(c10::Device device, const char* name, int64_t work, c10::function_ref<void()> function);
+
 // For the function: what it moves here is destroyed after the caller has been
 // let go. Nothing of the caller's may be needed for that.
 std::vector<c10::IValue>& afterwards();

@@ -11,6 +11,7 @@
 #include "aten/boxed/Aliases.h"
 #include "aten/boxed/HostCall.h"
 #include "aten/boxed/HostMemory.h"
+#include "aten/boxed/ShortCall.h"
 #include "runtime/Stream.h"
 #include "runtime/frame/FrameBuilder.h"
 #include "runtime/frame/Threads.h"
@@ -158,6 +159,15 @@ bool runPure(
     if (!carries(argument)) {
       return false;
     }
+  }
+  switch (runShort(op, name, device, stack)) {
+    case ShortCall::Done:
+      return true;
+    case ShortCall::Special:
+      pure.store(false, std::memory_order_relaxed);
+      return false;
+    case ShortCall::NotNow:
+      break;
   }
   const auto stream = currentStreamHandle(device.index());
   frame::FrameBuilder builder(name, stream, device, static_cast<uint32_t>(arguments.size()), 0);

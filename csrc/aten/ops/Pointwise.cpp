@@ -147,8 +147,8 @@ c10::DispatchKeySet torchsAutograd(c10::DispatchKeySet keys) {
 }
 
 bool direct(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other) {
-  return onlyChipBelowAutograd(keys) && plainPair(self, other) && recordsNothing(self) && recordsNothing(other) &&
-      autograd_shortcuts.load(std::memory_order_relaxed);
+  return autograd_shortcuts.load(std::memory_order_relaxed) && onlyChipBelowAutograd(keys) && plainPair(self, other) &&
+      recordsNothing(self) && recordsNothing(other);
 }
 
 Tensor addAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other, const Scalar& alpha) {
