@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torch_xpu_kunlun import _C
+from torch_xpu_kunlun.kunlun._utils import _integer
 
 __all__ = [
     "clear_faults",
@@ -39,8 +40,13 @@ def inject_fault(kind: str, after: int = 0, device: Any = None, seconds: float |
         seconds: for a hang, when it gives up: the operator then fails with RuntimeError, like ``"kernel"``.
 
     Only operators count that the chip has kernels for, that is, the tier ``launcher`` of ``operator_statistics()``;
-    copies and memory fills do not. Raises ValueError for arguments that make no sense.
+    copies and memory fills do not. Raises TypeError and ValueError for arguments that make no sense.
     """
+    if not isinstance(kind, str):
+        raise TypeError(f"expected kind to be a str, but got {type(kind).__name__}")
+    after = _integer(after, "after")
+    if seconds is not None and not isinstance(seconds, (int, float)):
+        raise TypeError(f"expected seconds to be a number, but got {type(seconds).__name__}")
     if after < 0:
         raise ValueError(f"after is a number of operators, not {after}")
     index = None if device is None else _index(device)
@@ -84,7 +90,10 @@ def set_link_speed(bytes_per_second: int | None) -> None:
 
 
 def _speed(bytes_per_second: int | None) -> int | None:
-    if bytes_per_second is not None and bytes_per_second < 1:
+    if bytes_per_second is None:
+        return None
+    bytes_per_second = _integer(bytes_per_second, "a speed in bytes a second")
+    if bytes_per_second < 1:
         raise ValueError(f"a speed is at least one byte a second, not {bytes_per_second}; None lifts the limit")
     return bytes_per_second
 

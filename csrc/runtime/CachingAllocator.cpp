@@ -17,6 +17,7 @@
 #include "runtime/Stream.h"
 #include "runtime/allocator/CachingAllocatorCore.h"
 #include "runtime/chip/Loader.h"
+#include "runtime/ipc/SharedStorage.h"
 
 namespace kunlun::CachingAllocator {
 
@@ -39,6 +40,11 @@ AllocatorSettings readSettings() {
 
 size_t readDivisions(size_t size) {
   return AcceleratorAllocatorConfig::roundup_power2_divisions(size);
+}
+
+// Memory that was lent to other processes and that they have given up, or that they cannot use any more.
+bool reclaimLoans() {
+  return ipc::collect(/*look_for_dead=*/true);
 }
 
 std::atomic<bool> core_exists{false};
@@ -224,7 +230,7 @@ CachingAllocatorCore& core() {
   static CachingAllocatorCore* instance = [] {
     lazyInit();
     parseAllocatorConfig();
-    auto* made = new CachingAllocatorCore(chip::runtime(), deviceCount(), &readSettings, &readDivisions);
+    auto* made = new CachingAllocatorCore(chip::runtime(), deviceCount(), &readSettings, &readDivisions, &reclaimLoans);
     core_exists.store(true, std::memory_order_release);
     return made;
   }();

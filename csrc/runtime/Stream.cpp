@@ -82,6 +82,24 @@ kl_stream externalHandle(DeviceStreams& streams, c10::StreamId id) {
   return streams.external[index];
 }
 
+// Raises for a handle of somebody else's that is no stream, or one of another device, if the driver can tell.
+void checkExternal(kl_stream handle, c10::DeviceIndex device) {
+  int32_t owner = -1;
+  const kl_result result = chip::runtime().stream_device(handle, &owner);
+  if (result == KL_ERROR_NOT_IMPLEMENTED) {
+    return; // the first use will show
+  }
+  check(result, "stream_device");
+  TORCH_CHECK_VALUE(
+      owner == device,
+      "the stream ",
+      static_cast<void*>(handle),
+      " belongs to kunlun:",
+      owner,
+      " and not to kunlun:",
+      static_cast<int>(device));
+}
+
 kl_stream handleOf(c10::DeviceIndex device, c10::StreamId id) {
   lazyInit();
   device = resolveDevice(device);
@@ -181,6 +199,7 @@ Stream getStreamFromPool(bool high_priority, c10::DeviceIndex device) {
 
 Stream getStreamFromExternal(kl_stream handle, c10::DeviceIndex device) {
   TORCH_CHECK_VALUE(handle != nullptr, "expected the handle of a stream that exists, got 0");
+  lazyInit();
   device = resolveDevice(device);
   auto& streams = device_streams[device];
   std::lock_guard<std::mutex> lock(streams.mutex);
@@ -189,6 +208,7 @@ Stream getStreamFromExternal(kl_stream handle, c10::DeviceIndex device) {
       return Stream(Stream::UNCHECKED, makeStream(device, idOf(slot)));
     }
   }
+  checkExternal(handle, device);
   const auto known = std::find(streams.external.begin(), streams.external.end(), handle);
   const auto index = static_cast<uint32_t>(known - streams.external.begin());
   if (known == streams.external.end()) {
@@ -204,6 +224,11 @@ std::vector<kl_stream> busyStreams(c10::DeviceIndex device) {
   {
     std::lock_guard<std::mutex> lock(streams.mutex);
     all = streams.external;
+    // Those that their owner has destroyed meanwhile.
+    std::erase_if(all, [](kl_stream stream) {
+      int32_t owner = -1;
+      return chip::runtime().stream_device(stream, &owner) == KL_ERROR_VALUE;
+    });
     for (const auto& handle : streams.handles) {
       if (const kl_stream stream = handle.load(std::memory_order_relaxed)) {
         all.push_back(stream);

@@ -76,7 +76,8 @@ void setCurrentStream(Stream stream);
 Stream getStreamFromPool(int priority, c10::DeviceIndex device = -1);
 Stream getStreamFromPool(bool high_priority = false, c10::DeviceIndex device = -1);
 // The stream of a handle that comes from elsewhere, such as another library. It is the caller's: it must outlive every
-// use, and it must belong to `device`. A handle of one of our own streams gives that stream.
+// use, and it must belong to `device`, which is checked if the driver can tell. A handle of one of our own streams
+// gives that stream.
 Stream getStreamFromExternal(kl_stream handle, c10::DeviceIndex device = -1);
 // Those streams of the device that have work to do.
 std::vector<kl_stream> busyStreams(c10::DeviceIndex device);

@@ -8,7 +8,7 @@ sys.exit(main(["diagnose"]))
 
 
 def test_a_device_that_works(run_python):
-    done = run_python(DIAGNOSE, KUNLUN_SIM_DEVICES="3", KUNLUN_SIM_MEMORY="64M")
+    done = run_python(DIAGNOSE, KUNLUN_SIM_DEVICES="3", KUNLUN_SIM_MEMORY="64M", KUNLUN_SIM_HOST_ADDRESSABLE="1")
     assert done.returncode == 0, done.stdout
     for part in ("torch_xpu_kunlun ", "torch 2.", "KUNLUN_SIM_DEVICES=3", "sim ", "kunlun:2 Kunlun XPU (simulated)",
                  "of 64 MiB free", "is_host_addressable", "result: the device works"):  # fmt: skip

@@ -136,6 +136,18 @@ def test_memory_for_other_frameworks(fresh_memory):
         torch.kunlun.caching_allocator_alloc(1000, 0, "stream")
     with pytest.raises(RuntimeError, match="invalid device pointer: 0x1234"):
         torch.kunlun.caching_allocator_delete(0x1234)
+    with pytest.raises(ValueError, match="expected size to be a number of bytes, but got -100"):
+        torch.kunlun.caching_allocator_alloc(-100)
+    with pytest.raises(TypeError, match="expected size to be an int, but got str"):
+        torch.kunlun.caching_allocator_alloc("1000")
+
+
+def test_what_is_no_pool_and_no_allocator_is_refused():
+    with pytest.raises(TypeError, match=r"KunlunPluggableAllocator.allocator\(\) gives, but got str"):
+        torch.kunlun.MemPool("x")
+    with pytest.raises(TypeError, match=r"expected pool to be a torch.kunlun.MemPool, but got str"):
+        with torch.kunlun.use_mem_pool("x"):
+            raise AssertionError("entered")
 
 
 OWN_ALLOCATOR = """

@@ -1,9 +1,15 @@
 # Streams and events: current streams, the pool, order between streams, timing.
+import ctypes
+import os
+import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_default_stream_is_current_and_has_id_0(two_devices):
@@ -201,15 +207,76 @@ def test_a_stream_from_elsewhere():
         torch.kunlun.ExternalStream(0)
 
 
-def test_a_stream_that_is_not_of_the_pool(two_devices):
-    # To device 1 a stream of device 0 is somebody else's, so this is a stream that the pool does not know.
-    foreign = torch.kunlun.ExternalStream(torch.kunlun.default_stream(0).kunlun_stream, 1)
-    again = torch.kunlun.ExternalStream(foreign.kunlun_stream, 1)
-    assert foreign == again
+LIBRARY_WITH_STREAMS = """
+#include "runtime/chip/Loader.h"
+
+extern "C" void* make_stream(int device) {
+  kl_stream stream = nullptr;
+  kunlun::chip::runtime().stream_create(device, 0, &stream);
+  return stream;
+}
+
+extern "C" int destroy_stream(void* stream) {
+  return kunlun::chip::runtime().stream_destroy(static_cast<kl_stream>(stream));
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library_with_streams(tmp_path_factory):
+    """Another library, which makes streams of the same driver."""
+    folder = tmp_path_factory.mktemp("streams")
+    source, library = folder / "streams.cpp", folder / "streams.so"
+    source.write_text(LIBRARY_WITH_STREAMS)
+    native = ROOT / "torch_xpu_kunlun" / "lib" / "libtorch_kunlun.so"
+    command = [os.environ.get("CXX", "g++"), "-std=c++20", "-shared", "-fPIC", f"-I{ROOT / 'csrc'}", str(source)]
+    subprocess.run([*command, "-o", str(library), str(native)], check=True)
+    loaded = ctypes.CDLL(str(library))
+    loaded.make_stream.restype = ctypes.c_void_p
+    loaded.destroy_stream.argtypes = [ctypes.c_void_p]
+    return loaded
+
+
+def test_a_stream_that_another_library_has_made(two_devices, library_with_streams):
+    torch.kunlun.init()
+    handle = library_with_streams.make_stream(1)
+    foreign = torch.kunlun.ExternalStream(handle, 1)
+    assert foreign == torch.kunlun.ExternalStream(handle, 1)
     assert foreign.device_index == 1
+    assert foreign.kunlun_stream == handle
     assert foreign not in [torch.kunlun.Stream(1) for _ in range(32)]
-    assert foreign.query()
+    with torch.kunlun.stream(foreign):
+        x = torch.ones(1000, device="kunlun:1") * 2
     foreign.synchronize()
+    assert foreign.query()
+    assert x.sum().item() == 2000
+    del x
+    torch.kunlun.empty_cache()
+    for stream in (handle, torch.kunlun.default_stream(1).kunlun_stream):
+        with pytest.raises(ValueError, match="belongs to kunlun:1 and not to kunlun:0"):
+            torch.kunlun.ExternalStream(stream, 0)
+    assert library_with_streams.destroy_stream(handle) == 0
+    with pytest.raises(ValueError, match="is not a stream of the simulated chip"):
+        torch.kunlun.ExternalStream(handle, 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "text"),
+    [
+        (12345, ValueError, "0x3039 is not a stream of the simulated chip"),
+        (-1, ValueError, "expected stream_ptr to be an address, but got -1"),
+        (1 << 64, ValueError, "expected stream_ptr to be an address"),
+        ("12345", TypeError, "expected stream_ptr to be an int, but got str"),
+    ],
+)
+def test_a_number_that_is_no_stream_is_refused(number, error, text):
+    with pytest.raises(error, match=text):
+        torch.kunlun.ExternalStream(number)
+    with pytest.raises(error, match=text):
+        torch.kunlun.get_stream_from_external(number)
+
+
+def test_an_id_that_no_stream_has_is_refused():
     with pytest.raises(ValueError, match="there is no kunlun stream with id"):
         torch.kunlun.set_stream(torch.kunlun.Stream(stream_id=4 * 1000 + 3, device_index=0, device_type=20))
 
@@ -227,6 +294,24 @@ def test_generic_streams_and_events_work_together():
     other.wait_stream(stream)
     stream.wait_stream(other)
     assert not torch.kunlun.is_current_stream_capturing()
+
+
+def test_what_is_neither_stream_nor_event_is_refused():
+    stream = torch.kunlun.Stream()
+    for value in (3, "event", torch.kunlun.Stream()):
+        with pytest.raises(TypeError, match=f"expected event to be a torch.Event, but got {type(value).__name__}"):
+            stream.record_event(value)
+        with pytest.raises(TypeError, match=f"expected event to be a torch.Event, but got {type(value).__name__}"):
+            stream.wait_event(value)
+    with pytest.raises(TypeError, match="expected event to be a torch.Event, but got NoneType"):
+        stream.wait_event(None)
+    for value in (None, 3, torch.kunlun.Event()):
+        with pytest.raises(TypeError, match=f"expected stream to be a torch.Stream, but got {type(value).__name__}"):
+            stream.wait_stream(value)
+    for use in (torch.kunlun.stream, torch.kunlun.set_stream):
+        with pytest.raises(TypeError, match="expected stream to be a torch.Stream, but got int"):
+            use(3)
+    assert torch.kunlun.current_stream() == torch.kunlun.default_stream()
 
 
 def test_recording_again_does_not_move_a_wait():

@@ -28,7 +28,7 @@ def test_the_chip_has_the_kernels(check_python):
 
 
 def test_a_host_addressable_chip_takes_the_hosts_kernel(check_python):
-    check_python(SETUP + f"assert check() == ({CALLS}, {{}})", **WITHOUT)
+    check_python(SETUP + f"assert check() == ({CALLS}, {{}})", KUNLUN_SIM_HOST_ADDRESSABLE="1", **WITHOUT)
 
 
 def test_copies_where_the_policy_allows_them(check_python):

@@ -234,6 +234,10 @@ def test_small_memory(check_with_helpers):
     [
         ({"kind": "crash"}, ValueError, "launch, kernel, poison or hang"),
         ({"kind": "launch", "after": -1}, ValueError, "not -1"),
+        ({"kind": "launch", "after": "x"}, TypeError, "expected after to be an int, but got str"),
+        ({"kind": "launch", "after": 1.5}, TypeError, "expected after to be an int, but got float"),
+        ({"kind": 3}, TypeError, "expected kind to be a str, but got int"),
+        ({"kind": "hang", "seconds": "1"}, TypeError, "expected seconds to be a number, but got str"),
         ({"kind": "launch", "seconds": 1.0}, ValueError, "only a hang takes seconds"),
         ({"kind": "hang", "seconds": 0}, ValueError, "between 0"),
         ({"kind": "hang", "device": 7}, RuntimeError, "invalid kunlun device ordinal 7"),
@@ -244,6 +248,14 @@ def test_arguments_that_make_no_sense(faults, arguments, error, text):
     with pytest.raises(error, match=text):
         faults.inject_fault(**arguments)
     assert faults.pending_faults() == []
+
+
+@pytest.mark.parametrize("name", ["set_copy_speed", "set_link_speed"])
+def test_speeds_that_make_no_sense(faults, name):
+    with pytest.raises(TypeError, match="expected a speed in bytes a second to be an int, but got str"):
+        getattr(faults, name)("fast")
+    with pytest.raises(ValueError, match="at least one byte a second, not 0"):
+        getattr(faults, name)(0)
 
 
 def test_another_driver_is_refused(tmp_path, run_python, pytestconfig):

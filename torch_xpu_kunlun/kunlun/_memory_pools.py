@@ -63,6 +63,11 @@ class MemPool(_C._MemPool):
     """
 
     def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
+        if allocator is not None and not isinstance(allocator, _C._PluggableAllocator):
+            raise TypeError(
+                "expected allocator to be what KunlunPluggableAllocator.allocator() gives, "
+                f"but got {type(allocator).__name__}"
+            )
         super().__init__(allocator, True, use_on_oom, no_split)
 
     @property
@@ -85,6 +90,8 @@ def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
 
     Other threads, such as those of autograd in a backward pass, are not concerned.
     """
+    if not isinstance(pool, _C._MemPool):
+        raise TypeError(f"expected pool to be a torch.kunlun.MemPool, but got {type(pool).__name__}")
     index = _get_device_index(device, optional=True)
     pool._begin(index)
     try:

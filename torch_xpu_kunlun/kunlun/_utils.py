@@ -8,6 +8,14 @@ import torch
 from torch_xpu_kunlun import _C
 
 
+def _integer(value: Any, what: str) -> int:
+    """``value`` as an int; raises TypeError, saying what was expected, where it is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"expected {what} to be an int, but got {type(value).__name__}") from None
+
+
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
     """The number of a device that is given as int, string, ``torch.device`` or, if ``optional``, None.
 

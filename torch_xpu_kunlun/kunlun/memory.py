@@ -42,7 +42,7 @@ from torch_xpu_kunlun.kunlun._memory_pools import (
     change_current_allocator,
     use_mem_pool,
 )
-from torch_xpu_kunlun.kunlun._utils import _get_device_index
+from torch_xpu_kunlun.kunlun._utils import _get_device_index, _integer
 from torch_xpu_kunlun.kunlun.streams import Stream, current_stream
 
 __all__ = [
@@ -89,8 +89,11 @@ def caching_allocator_alloc(size: int, device: Any = None, stream: Stream | int 
         stream: on which the memory will be used, as ``torch.kunlun.Stream`` or the driver's stream as a number;
             default is the current stream of ``device``.
 
-    To be given back with ``caching_allocator_delete``.
+    To be given back with ``caching_allocator_delete``. Raises ValueError for a negative size.
     """
+    size = _integer(size, "size")
+    if size < 0:
+        raise ValueError(f"expected size to be a number of bytes, but got {size}")
     index = _get_device_index(device, optional=True)
     if stream is None:
         stream = current_stream(index)

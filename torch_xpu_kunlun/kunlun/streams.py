@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from torch_xpu_kunlun import _C
-from torch_xpu_kunlun.kunlun._utils import _get_device_index
+from torch_xpu_kunlun.kunlun._utils import _get_device_index, _integer
 from torch_xpu_kunlun.kunlun.events import Event
 
 __all__ = [
@@ -21,6 +21,11 @@ __all__ = [
     "set_stream",
     "stream",
 ]
+
+
+def _require(value: Any, kind: type, what: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {what} to be a torch.{kind.__name__}, but got {type(value).__name__}")
 
 
 class Stream(torch.Stream):
@@ -39,7 +44,10 @@ class Stream(torch.Stream):
             return super().__new__(cls, priority=priority, **kwargs)
         index = _get_device_index(device, optional=True)
         if "stream_ptr" in kwargs:
-            stream_id, index, device_type = _C._get_stream_from_external(kwargs.pop("stream_ptr"), index)
+            stream_ptr = _integer(kwargs.pop("stream_ptr"), "stream_ptr")
+            if not 0 <= stream_ptr < 1 << 64:
+                raise ValueError(f"expected stream_ptr to be an address, but got {stream_ptr}")
+            stream_id, index, device_type = _C._get_stream_from_external(stream_ptr, index)
             return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=device_type, **kwargs)
         return super().__new__(cls, torch.device("kunlun", index), priority=priority, **kwargs)
 
@@ -47,15 +55,18 @@ class Stream(torch.Stream):
         """Records ``event``, or a new one, behind the work that the stream has been given so far; returns it."""
         if event is None:
             event = Event()
+        _require(event, torch.Event, "event")
         event.record(self)
         return event
 
     def wait_event(self, event: torch.Event) -> None:
         """Makes later work on this stream wait for the last record of ``event``. Returns at once."""
+        _require(event, torch.Event, "event")
         event.wait(self)
 
     def wait_stream(self, stream: torch.Stream) -> None:
         """Makes later work on this stream wait for what ``stream`` has been given so far. Returns at once."""
+        _require(stream, torch.Stream, "stream")
         self.wait_event(stream.record_event())
 
     @property
@@ -86,9 +97,11 @@ class ExternalStream(Stream):
 
     Args:
         stream_ptr: the driver's stream, as a number.
-        device: the device it belongs to; default is the current device. Work fails if it is another one.
+        device: the device it belongs to; default is the current device.
 
     The stream stays the other library's: it must outlive this object and the work and memory that have used it.
+    Raises ValueError for a number that is no stream of the driver, or one of another device, as far as the driver can
+    tell.
     """
 
     def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> "ExternalStream":
@@ -123,6 +136,7 @@ def is_current_stream_capturing() -> bool:
 def set_stream(stream: "torch.Stream | None") -> None:
     """Makes ``stream`` current, and its device too. None changes nothing. Prefer the context manager ``stream``."""
     if stream is not None:
+        _require(stream, torch.Stream, "stream")
         _set_stream_by_id(stream.stream_id, stream.device_index, stream.device_type)
 
 
@@ -134,6 +148,8 @@ class StreamContext:
     """Context manager: work inside goes to ``stream``, and its device is current; None changes nothing."""
 
     def __init__(self, stream: "torch.Stream | None"):
+        if stream is not None:
+            _require(stream, torch.Stream, "stream")
         self.stream = stream
 
     def __enter__(self) -> None:

@@ -21,9 +21,10 @@ CachingAllocatorCore::CachingAllocatorCore(
     const kl_runtime_table& runtime,
     int device_count,
     SettingsFn settings,
-    DivisionsFn divisions) {
+    DivisionsFn divisions,
+    ReclaimFn reclaim) {
   for (int device = 0; device < device_count; ++device) {
-    devices_.push_back(std::make_unique<Device>(runtime, blocks_, device, settings, divisions));
+    devices_.push_back(std::make_unique<Device>(runtime, blocks_, device, settings, divisions, reclaim));
   }
 }
 

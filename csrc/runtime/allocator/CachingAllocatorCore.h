@@ -37,12 +37,16 @@ class CachingAllocatorCore {
   using SettingsFn = AllocatorSettings (*)();
   // Into how many steps a power of two is cut when a size is rounded up; 0 or 1: multiples of kMinBlockSize only.
   using DivisionsFn = size_t (*)(size_t);
+  // Asked before the cache is emptied for want of memory, without a lock and by threads that may wait: whether blocks
+  // that were kept for others could be freed. They have been, when it returns true.
+  using ReclaimFn = bool (*)();
 
   CachingAllocatorCore(
       const kl_runtime_table& runtime,
       int device_count,
       SettingsFn settings = nullptr,
-      DivisionsFn divisions = nullptr);
+      DivisionsFn divisions = nullptr,
+      ReclaimFn reclaim = nullptr);
   ~CachingAllocatorCore();
   CachingAllocatorCore(const CachingAllocatorCore&) = delete;
   CachingAllocatorCore& operator=(const CachingAllocatorCore&) = delete;

@@ -96,8 +96,14 @@ class CachingAllocatorCore::Device {
       AddressMap<Block>& blocks,
       int index,
       SettingsFn settings,
-      DivisionsFn divisions)
-      : runtime_(runtime), blocks_(blocks), index_(index), settings_fn_(settings), divisions_(divisions) {}
+      DivisionsFn divisions,
+      ReclaimFn reclaim)
+      : runtime_(runtime),
+        blocks_(blocks),
+        index_(index),
+        settings_fn_(settings),
+        divisions_(divisions),
+        reclaim_fn_(reclaim) {}
   ~Device();
 
   // `context` is NULL or who allocates or frees, when history is recorded.
@@ -196,6 +202,7 @@ class CachingAllocatorCore::Device {
   kl_event takeEvent(int device);
   void giveEvent(int device, kl_event event);
   std::vector<Mark> waitForStreams(Lock& lock, const Selection& selection, AllocatorDriverFailure& failure);
+  bool reclaimFromOthers(Lock& lock);
   void reclaim(Lock& lock, const Selection& selection);
   void reclaimWithinHostCall(uint64_t sequence_limit, const Selection& selection);
   void collectGarbage(Lock& lock, size_t segment_size);
@@ -219,6 +226,7 @@ class CachingAllocatorCore::Device {
   const int index_;
   const SettingsFn settings_fn_;
   const DivisionsFn divisions_;
+  const ReclaimFn reclaim_fn_;
 
   // Guards everything below and the blocks of this device. Never held while waiting for a stream: the thread of that
   // stream may be in a host call that allocates.

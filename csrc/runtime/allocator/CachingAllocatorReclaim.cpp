@@ -166,6 +166,17 @@ CachingAllocatorCore::Device::waitForStreams(Lock& lock, const Selection& select
   return marks;
 }
 
+// What was kept for others, such as processes that have let go of it. It comes back through free().
+bool CachingAllocatorCore::Device::reclaimFromOthers(Lock& lock) {
+  if (reclaim_fn_ == nullptr) {
+    return false;
+  }
+  lock.unlock();
+  const bool freed = reclaim_fn_();
+  lock.lock();
+  return freed;
+}
+
 // Gives everything back that is free and that no unfinished work may use; what is freed during the wait stays.
 void CachingAllocatorCore::Device::reclaim(Lock& lock, const Selection& selection) {
   AllocatorDriverFailure failure{KL_SUCCESS, nullptr};

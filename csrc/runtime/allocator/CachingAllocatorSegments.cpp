@@ -7,8 +7,8 @@ namespace kunlun {
 
 using Block = CachingAllocatorCore::Block;
 
-// From cheap to dear: new memory (after garbage collection, if that is on), what all streams have finished with, the
-// memory pools that allow it, and then there is no memory.
+// From cheap to dear: new memory (after garbage collection, if that is on), what others have let go of, what all
+// streams have finished with, the memory pools that allow it, and then there is no memory.
 Block* CachingAllocatorCore::Device::mallocSlowly(Lock& lock, StreamPool& pool, const Request& request) {
   const bool within_host_call = request.sequence_limit != kNoSequenceLimit || allocator_host_call.stream != nullptr;
   const size_t segment_size = segmentSize(request);
@@ -22,6 +22,11 @@ Block* CachingAllocatorCore::Device::mallocSlowly(Lock& lock, StreamPool& pool, 
   if (within_host_call) {
     reclaimWithinHostCall(request.sequence_limit, {});
   } else {
+    if (reclaimFromOthers(lock)) {
+      if (Block* block = findFree(pool, request.size, request.sequence_limit)) {
+        return block;
+      }
+    }
     reclaim(lock, {});
   }
   // Waiting may also have completed blocks of segments that are still in use.
@@ -172,6 +177,7 @@ void* CachingAllocatorCore::Device::mallocUncached(kl_stream stream, size_t byte
     if (allocator_host_call.stream != nullptr) {
       reclaimWithinHostCall(allocator_host_call.sequence, {});
     } else {
+      reclaimFromOthers(lock);
       reclaim(lock, {});
     }
     block = newPlainSegment(pool, rounded, size);

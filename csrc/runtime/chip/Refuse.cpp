@@ -153,6 +153,7 @@ void completeTable(kl_runtime_table& table, const char* driver) {
   any |= KUNLUN_FILL(address_release, "expandable segments");
   any |= KUNLUN_FILL(memory_map, "expandable segments");
   any |= KUNLUN_FILL(memory_unmap, "expandable segments");
+  any |= KUNLUN_FILL(stream_device, "way to tell streams from other addresses");
   if (any || table.last_error == nullptr) {
     driver_last_error = table.last_error;
     table.last_error = lastError;

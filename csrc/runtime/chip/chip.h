@@ -221,6 +221,10 @@ typedef struct kl_runtime_table {
   kl_result (*address_release)(int32_t device, void* base);
   kl_result (*memory_map)(int32_t device, void* ptr, uint64_t bytes);
   kl_result (*memory_unmap)(int32_t device, void* ptr, uint64_t bytes);
+
+  /* The device of a stream that came from elsewhere. KL_ERROR_VALUE: `stream` is none of this driver's, which must be
+   * found out without following the pointer. NULL: cannot be told. */
+  kl_result (*stream_device)(kl_stream stream, int32_t* out);
 } kl_runtime_table;
 
 /* ---- operators -------------------------------------------------------- */

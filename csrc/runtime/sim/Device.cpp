@@ -192,6 +192,12 @@ std::vector<std::shared_ptr<Stream>> Device::streams() const {
   return streams_;
 }
 
+bool Device::hasStream(const void* address) const {
+  std::lock_guard lock(lock_);
+  return std::any_of(
+      streams_.begin(), streams_.end(), [address](const auto& stream) { return stream.get() == address; });
+}
+
 kl_result Device::synchronize() {
   const auto all = streams();
   for (const auto& stream : all) {

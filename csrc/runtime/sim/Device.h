@@ -38,6 +38,8 @@ class Device {
   // Waits for the stream's work. Returns the failure that nobody has been told of.
   kl_result destroyStream(Stream& stream);
   std::vector<std::shared_ptr<Stream>> streams() const;
+  // Whether the address is that of one of the streams; it is not followed.
+  bool hasStream(const void* address) const;
 
   kl_result synchronize();
   void reset();

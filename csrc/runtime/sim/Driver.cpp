@@ -266,6 +266,20 @@ kl_result streamWaitEvent(kl_stream handle, kl_event event) {
   });
 }
 
+kl_result streamDevice(kl_stream handle, int32_t* out) {
+  return entry("stream_device", [&] {
+    require(out, "out");
+    for (int index = 0, count = deviceCount(); index < count; ++index) {
+      const Device* started = startedDevice(index);
+      if (started != nullptr && started->hasStream(handle)) {
+        *out = index;
+        return KL_SUCCESS;
+      }
+    }
+    raise(KL_ERROR_VALUE, -1, "%p is not a stream of the simulated chip", static_cast<void*>(handle));
+  });
+}
+
 kl_result deviceSynchronize(int32_t index) {
   return entry("device_synchronize", [&] {
     checkIndex(index);
@@ -476,6 +490,7 @@ constexpr kl_runtime_table kRuntime = {
     .address_release = addressRelease,
     .memory_map = memoryMap,
     .memory_unmap = memoryUnmap,
+    .stream_device = streamDevice,
 };
 
 } // namespace

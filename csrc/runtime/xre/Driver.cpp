@@ -208,6 +208,14 @@ kl_result streamWaitEvent(kl_stream stream, kl_event event) {
   });
 }
 
+kl_result streamDevice(kl_stream stream, int32_t* out) {
+  return entry("stream_device", [&] {
+    require(out, "out");
+    *out = deviceOfStream(stream);
+    return KL_SUCCESS;
+  });
+}
+
 kl_result deviceSynchronize(int32_t device) {
   return entry("device_synchronize", [&] {
     checkIndex(device);
@@ -311,6 +319,7 @@ constexpr kl_runtime_table kRuntime = {
     .address_release = nullptr,
     .memory_map = nullptr,
     .memory_unmap = nullptr,
+    .stream_device = streamDevice,
 };
 
 } // namespace
