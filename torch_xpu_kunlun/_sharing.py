@@ -112,6 +112,17 @@ def _reduce_kunlun_event(event: InterprocessEvent) -> tuple[Any, ...]:
     return _rebuild_event, (torch.kunlun.get_device_properties(event.device).physical_id, handle)
 
 
+def reduce_plain_event(event: torch.Event) -> Any:
+    """Reducer of events that were not: refuses those of kunlun and leaves the others to Python."""
+    if event.device.type == "kunlun":
+        return _reduce_or_report(_refuse_event, event)
+    return event.__reduce_ex__(4)
+
+
+def _refuse_event(event: torch.Event) -> tuple[Any, ...]:
+    raise TypeError("only an event made with torch.kunlun.Event(interprocess=True) can be sent to another process")
+
+
 def install() -> None:
     """Registers the reducers. Called once, by the import of the package."""
     # torch's reducers of sparse and nested tensors call this name for their parts.
@@ -120,3 +131,4 @@ def install() -> None:
         ForkingPickler.register(kind, reduce_tensor)
     ForkingPickler.register(torch.UntypedStorage, reduce_storage)
     ForkingPickler.register(InterprocessEvent, reduce_event)
+    ForkingPickler.register(torch.Event, reduce_plain_event)

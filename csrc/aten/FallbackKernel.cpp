@@ -1,10 +1,35 @@
 // What no registration above covers: custom operators with a CPU kernel.
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "aten/boxed/Boxed.h"
 
 namespace kunlun::aten {
 
+namespace {
+
+// Operators of quantised modules, such as quantized::linear. Weights that are packed stay objects of the host: an
+// operator that makes one would leave it with memory of the device inside.
+void quantizedFallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& returns = op.schema().returns();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      std::none_of(
+          returns.begin(),
+          returns.end(),
+          [](const c10::Argument& result) { return result.type()->kind() == c10::TypeKind::ClassType; }),
+      "the operator '",
+      qualifiedName(op),
+      "' packs weights, which can be done on the CPU only: quantise the module there, and move it to kunlun "
+      "afterwards");
+  boxedTier(op, stack);
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&quantizedFallback>());
+}
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxedTier>());
 }

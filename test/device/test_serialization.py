@@ -121,6 +121,24 @@ def test_pickle_and_deepcopy(two_devices):
     assert isinstance(model.weight, torch.nn.Parameter)
 
 
+def test_a_file_without_data_and_then_one_with(two_devices, tmp_path):
+    path = tmp_path / "values.pt"
+    tensor = torch.arange(6.0, device="kunlun:1")
+    for materialize in (False, True):
+        with torch.serialization.skip_data(materialize_fake_tensors=materialize):
+            torch.save({"x": tensor}, path)
+        # What was left out is a hole in the file, to be written later; shape, dtype and device are there.
+        for location in (None, "kunlun:0", "cpu"):
+            loaded = torch.load(path, map_location=location)["x"]
+            assert (loaded.shape, loaded.dtype) == (tensor.shape, tensor.dtype)
+            assert loaded.device == torch.device("kunlun:1" if location is None else location)
+        with torch.serialization.skip_data():
+            assert torch.load(path)["x"].device == tensor.device
+        torch.save({"x": tensor}, path)
+        assert torch.load(path)["x"].device == tensor.device
+        assert torch.load(path)["x"].tolist() == list(range(6))
+
+
 def test_a_safe_globals_file_needs_nothing_of_ours():
     # weights_only loading allows no function of the package, so a file can be read where the package is missing.
     text = saved(torch.ones(2, device="kunlun")).getvalue()

@@ -303,13 +303,13 @@ def test_what_is_neither_stream_nor_event_is_refused():
             stream.record_event(value)
         with pytest.raises(TypeError, match=f"expected event to be a torch.Event, but got {type(value).__name__}"):
             stream.wait_event(value)
-    with pytest.raises(TypeError, match="expected event to be a torch.Event, but got NoneType"):
+    with pytest.raises(TypeError, match=r"expected event to be a torch.Event, but got NoneType"):
         stream.wait_event(None)
     for value in (None, 3, torch.kunlun.Event()):
         with pytest.raises(TypeError, match=f"expected stream to be a torch.Stream, but got {type(value).__name__}"):
             stream.wait_stream(value)
     for use in (torch.kunlun.stream, torch.kunlun.set_stream):
-        with pytest.raises(TypeError, match="expected stream to be a torch.Stream, but got int"):
+        with pytest.raises(TypeError, match=r"expected stream to be a torch.Stream, but got int"):
             use(3)
     assert torch.kunlun.current_stream() == torch.kunlun.default_stream()
 

@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*quantize", "ignore:.*TypedStorage")
+pytestmark = pytest.mark.filterwarnings("ignore:.*quantize", "ignore:.*TypedStorage", "ignore:torch.ao.quantization is")
 
 X = torch.linspace(-2, 2, 12).reshape(4, 3)
 
@@ -101,6 +101,58 @@ def test_integer_matrix_products_and_fake_quantisation(dtype):
     low, high = (-128, 127) if dtype is torch.int8 else (0, 255)
     want = torch.fake_quantize_per_tensor_affine(X, 0.1, 0, low, high)
     assert torch.equal(torch.fake_quantize_per_tensor_affine(X.to("kunlun"), 0.1, 0, low, high).cpu(), want)
+
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.quant, self.dequant = torch.ao.quantization.QuantStub(), torch.ao.quantization.DeQuantStub()
+        self.conv, self.linear = torch.nn.Conv2d(2, 3, 3), torch.nn.Linear(27, 4)
+        self.sums = torch.ao.nn.quantized.FloatFunctional()
+
+    def forward(self, x):
+        x = self.conv(self.quant(x)).relu()
+        return self.dequant(self.linear(self.sums.add(x, x).flatten(1)))
+
+
+@pytest.fixture(params=[name for name in torch.backends.quantized.supported_engines if name != "none"])
+def engine(request):
+    previous = torch.backends.quantized.engine
+    torch.backends.quantized.engine = request.param
+    yield request.param
+    torch.backends.quantized.engine = previous
+
+
+def test_a_module_that_was_quantised_on_the_cpu(engine):
+    torch.manual_seed(0)
+    model, x = Small().eval(), torch.randn(2, 2, 5, 5)
+    model.qconfig = torch.ao.quantization.get_default_qconfig(engine)
+    prepared = torch.ao.quantization.prepare(model)
+    prepared(x)
+    quantised = torch.ao.quantization.convert(prepared)
+    want = quantised(x)
+    moved = copy.deepcopy(quantised).to("kunlun")
+    for _ in range(2):  # some engines pack the weights again when they are used first
+        got = moved(x.to("kunlun"))
+        assert got.device.type == "kunlun"
+        assert torch.equal(got.cpu(), want)
+    assert torch.equal(moved.to("cpu")(x), want)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Linear, torch.nn.LSTM])
+def test_a_module_whose_weights_were_quantised_on_the_cpu(kind):
+    torch.manual_seed(0)
+    x = torch.randn(3, 2, 4)
+    quantised = torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(kind(4, 5)).eval(), {kind})
+    want = quantised(x)
+    got = quantised.to("kunlun")(x.to("kunlun"))
+    torch.utils._pytree.tree_map(lambda a, b: torch.testing.assert_close(a.cpu(), b, rtol=0, atol=0), got, want)
+
+
+def test_weights_are_packed_on_the_cpu():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4, device="kunlun"))
+    with pytest.raises(NotImplementedError, match=r"'quantized::linear_prepack' packs weights.*the CPU only"):
+        torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
 
 
 def test_dynamically_quantised_weights_by_hand():

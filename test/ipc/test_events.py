@@ -103,6 +103,9 @@ def test_handles(check_pair):
         refused(lambda: torch.kunlun.Event.from_ipc_handle(1, handle), "physical number 0", ValueError)
         refused(lambda: torch.kunlun.Event(True, interprocess=True), "choose one of the two", ValueError)
         refused(lambda: event.elapsed_time(same), "enable_timing=True", ValueError)
+        from multiprocessing.reduction import ForkingPickler
+        refused(lambda: ForkingPickler.dumps(torch.kunlun.Event()), "interprocess=True", TypeError)
+        refused(lambda: ForkingPickler.dumps(torch.Event("cpu")), "cannot pickle 'torch.Event' object", TypeError)
         refused(lambda: event.record(torch.kunlun.default_stream(1)), "belongs to kunlun:0", ValueError)
         del event
         # What has been opened lives on; the handle itself went with the first event.

@@ -211,6 +211,58 @@ def test_a_sender_that_has_ended_is_an_error_and_what_was_received_stays(check_p
     )
 
 
+def test_a_sender_that_is_killed_before_the_receipt_is_an_error(check_pair):
+    check_pair(
+        """
+        def child():
+            there.put(torch.ones(1000, device="kunlun"))
+            there.close()
+            there.join_thread()
+            back.put("sent")
+            signal.pause()
+        process = start(child)
+        assert back.get() == "sent"
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        refused(there.get, f"cannot reach process {process.pid}, which shares a kunlun tensor: that process has ended")
+        assert torch.ones(3, device="kunlun").sum().item() == 3
+        """
+    )
+
+
+@pytest.mark.parametrize("end", ["releases it", "is killed"])
+def test_memory_that_a_receiver_has_given_up_is_found_before_memory_runs_out(check_pair, end):
+    check_pair(
+        """
+        def child():
+            tensor = there.get()
+            back.put("received")
+            if END == "releases it":
+                del tensor
+                torch.kunlun.synchronize()
+                back.put("released")
+            signal.pause()
+        process = start(child)
+        tensor = torch.ones(10 << 20, device="kunlun")
+        there.put(tensor)
+        assert back.get() == "received"
+        del tensor
+        if END == "releases it":
+            assert back.get() == "released"
+        else:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+        # Twice the 40 MiB do not fit.
+        assert torch.zeros(10 << 20, device="kunlun").sum().item() == 0
+        assert torch.kunlun.memory_stats()["num_ooms"] == 0
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+        """.replace("END", repr(end)),
+        KUNLUN_SIM_MEMORY="64M",
+    )
+
+
 def test_what_cannot_be_sent_is_refused(check_pair):
     check_pair(
         """

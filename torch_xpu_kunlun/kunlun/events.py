@@ -26,7 +26,8 @@ class Event(metaclass=_EventType):
         blocking: accepted as in ``torch.cuda``; a wait never keeps a core busy for long.
         interprocess: whether other processes may use it: ``ipc_handle()`` then gives the bytes from which
             ``from_ipc_handle`` makes the same event elsewhere, and it can be sent through ``torch.multiprocessing``.
-            Cannot be combined with ``enable_timing``.
+            Cannot be combined with ``enable_timing``. Without it, ``ipc_handle()`` is that of ``torch.Event``, which
+            raises NotImplementedError.
         external: for events that a graph does not capture; there are no graphs yet, so True raises
             NotImplementedError.
     """

@@ -142,7 +142,11 @@ CachingAllocatorCore::Device::waitForStreams(Lock& lock, const Selection& select
   ++stats_.num_sync_all_streams;
   forEachPool(selection, [&](Pool& pool) {
     for (const auto& streams : pool.streams) {
-      add(index_, streams->stream);
+      // One that somebody else has made may have been destroyed, after all of its memory was given back.
+      int32_t device = -1;
+      if (runtime_.stream_device(streams->stream, &device) != KL_ERROR_VALUE) {
+        add(index_, streams->stream);
+      }
     }
   });
   for (const auto& queue : pending_) {
