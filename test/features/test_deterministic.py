@@ -98,3 +98,20 @@ def test_filling_can_be_switched_off():
             assert torch_xpu_kunlun.operator_statistics()["launcher"] == fills
     finally:
         torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+def test_uninitialised_memory_of_every_integer_is_filled_with_its_largest_number():
+    # That of uint64 is one that no int64 holds.
+    for dtype in (torch.uint8, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64):
+        x = torch.empty(3, dtype=dtype, device="kunlun")
+        assert x.tolist() == [torch.iinfo(dtype).max] * 3
+
+
+def test_fill_with_a_number_that_only_uint64_holds():
+    largest = 2**64 - 1
+    x = torch.zeros(4, dtype=torch.uint64, device="kunlun")
+    assert torch.full_like(x, largest).tolist() == [largest] * 4
+    assert torch.zeros(2, device="kunlun").fill_(largest).tolist() == [2.0**64] * 2
+    for dtype in (torch.int64, torch.uint8, torch.float16):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            torch.zeros(2, dtype=dtype, device="kunlun").fill_(largest)

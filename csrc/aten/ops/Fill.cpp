@@ -1,10 +1,12 @@
 // Fills and sequences.
 #include <ATen/Dispatch.h>
+#include <ATen/Dispatch_v2.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/RangeUtils.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
 #include "aten/Launch.h"
@@ -20,6 +22,22 @@ OpHandle k_arange{"aten::arange.start_out"};
 OpHandle k_masked_fill_scalar{"aten::masked_fill_.Scalar"};
 OpHandle k_masked_fill_tensor{"aten::masked_fill_.Tensor"};
 
+// A number that no int64 holds crosses the chip interface as a tensor: the frame's integers are signed.
+void fillUnsigned(const at::Tensor& self, const at::Scalar& value) {
+  AT_DISPATCH_V2(
+      self.scalar_type(),
+      "fill_out",
+      AT_WRAP([&] { value.to<scalar_t>(); }), // raises where it does not fit
+      AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX),
+      AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+      AT_EXPAND(AT_FLOAT8_TYPES),
+      at::kBool,
+      at::kHalf,
+      at::kBFloat16,
+      at::kComplexHalf);
+  launch(k_fill_tensor, self.device(), {}, self, at::scalar_tensor(value, at::kUInt64));
+}
+
 // Elements that share memory are no hindrance: all get the same value.
 at::Tensor& fillScalar(at::Tensor& self, const at::Scalar& value) {
   TORCH_CHECK(
@@ -27,7 +45,11 @@ at::Tensor& fillScalar(at::Tensor& self, const at::Scalar& value) {
       "value cannot be converted to type ",
       self.scalar_type(),
       " without overflow");
-  launch(k_fill_scalar, self.device(), {}, self, value);
+  if (C10_UNLIKELY(value.type() == at::kUInt64)) {
+    fillUnsigned(self, value);
+  } else {
+    launch(k_fill_scalar, self.device(), {}, self, value);
+  }
   return self;
 }
 
