@@ -54,7 +54,7 @@ test: build
 	$(PY) -m pytest -m "not full" $(PYTEST_ARGS)
 
 test-full: build
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m tools.test_full $(PYTEST_ARGS)
 
 # Without `allow`, each operator that the chip has no kernel for would warn.
 test-not-addressable: build

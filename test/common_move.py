@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch.utils._pytree import tree_map
 
 import torch_xpu_kunlun  # noqa: F401 - registers the device
 
-DEVICE = "kunlun"
+# Where the tests over torch's operator database have their tensors; the current device is always kunlun:0.
+DEVICE = os.environ.get("KUNLUN_TEST_DEVICE", "kunlun")
 
 
 class Mover:
@@ -36,10 +39,12 @@ class Mover:
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout is not torch.strided:
-            return tensor.detach().to(self.device).requires_grad_(tensor.requires_grad)
+            return tensor.detach().to(self.device, copy=True).requires_grad_(tensor.requires_grad)
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._storages or storage.nbytes() == 0:
-            self._storages[storage.data_ptr()] = storage.to(device=self.device)
+            self._storages[storage.data_ptr()] = (
+                storage.clone() if self.device.type == "cpu" else storage.to(device=self.device)
+            )
         moved = torch.empty(0, dtype=tensor.dtype, device=self.device)
         moved.set_(self._storages[storage.data_ptr()], tensor.storage_offset(), tensor.size(), tensor.stride())
         if tensor.is_conj():

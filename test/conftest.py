@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from common_rates import pytest_addoption, pytest_configure  # noqa: F401 - hooks: the table of rates
 
 # Results of some CPU kernels (Fourier transforms, sums) depend on the number of threads. One thread on both sides
 # makes the comparison exact; test/aten/test_threads.py covers several. Before torch is imported, and for children too.

@@ -25,7 +25,7 @@ import torch
 from torch_xpu_kunlun import _C, tiers
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = ["test/aten/test_op_db.py", "test/aten/test_op_db_dtypes.py"]
+TESTS = ["test/aten/op_db"]
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool, torch.complex64, torch.complex128,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from common_move import Mover, move_kwargs
-from common_op_db import CLOSE, OPS, name_of, same, uses_randomness
+from common_op_db import OPS, name_of, same, tolerance_of, uses_randomness
 
 OTHER = "kunlun:1"
 MAKERS = [
@@ -60,7 +60,7 @@ def check(op) -> None:
                     assert leaf.untyped_storage().device == torch.device(OTHER), name_of(op)
         if not uses_randomness(op, sample):
             want = op(sample.input, *sample.args, **sample.kwargs)
-            assert same(want, got, values=True, exactly=op.name not in CLOSE) is None, name_of(op)
+            assert same(want, got, values=True, tolerance=tolerance_of(op)) is None, name_of(op)
 
 
 PART = OPS[::10]  # all of them in the whole sweep
