@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import alike
 from torchgen import local
 from torchgen.api import structured
 from torchgen.api.translate import translate
@@ -50,6 +51,20 @@ def _with_torchgen_context(emit):
     return wrapper
 
 
+def _shortcut(group: NativeFunctionsGroup, function: NativeFunction, inputs: list[str]) -> str:
+    """The short way for operands that are alike, where the operator has it."""
+    name = str(function.func.name)
+    if name not in alike.SAME | alike.BOOL:
+        return ""
+    dtype = f"{inputs[0]}.scalar_type()" if name in alike.SAME else "at::kBool"
+    given = ", ".join(inputs)
+    return f"""\
+  if (alike({given})) {{
+    return launchLike(k_{_identifier(group.out)}, {dtype}, {given});
+  }}
+"""
+
+
 def _launcher(group: NativeFunctionsGroup, function: NativeFunction) -> str:
     signature = DispatcherSignature.from_schema(function.func, prefix="", symint=False)
     outs = [a.name for a in group.out.func.arguments.out]
@@ -78,6 +93,7 @@ def _launcher(group: NativeFunctionsGroup, function: NativeFunction) -> str:
     check = f"  detail::checkSameDtype({', '.join(same_dtype)});\n" if same_dtype else ""
     return f"""
 {signature.defn(name=_identifier(function))} {{
+{_shortcut(group, function, inputs)}\
   const auto device = deviceOf({", ".join(tensors)});
 {check}\
   {template} {construct};
@@ -102,6 +118,7 @@ def launchers(groups: list[NativeFunctionsGroup], by_hand: set[str]) -> str:
             registrations.append(f'  m.impl("{function.func.name}", TORCH_FN({_identifier(function)}));\n')
     return f"""{_HEADER}#include <torch/library.h>
 
+#include "aten/Alike.h"
 #include "aten/Structured.h"
 
 {includes}

@@ -139,6 +139,28 @@ class Worker:
             samples.append((time.perf_counter() - start) / calls)
         return statistics.median(samples)
 
+    def launchers(self, calls: int, blocks: int) -> list[float]:
+        """Seconds the caller spends in one call, for each operator of tools.measure.launchers, as in `add`."""
+        import torch
+
+        from tools.measure.launchers import cases, not_generated
+
+        if self.device != "cpu" and (others := not_generated([case.overload for case in cases()])):
+            raise RuntimeError(f"no generated launcher: {', '.join(others)}")
+        tensors = torch.linspace(0.1, 0.9, 16, device=self.device), torch.linspace(1, 2, 16, device=self.device)
+        medians = []
+        for case in cases():
+            function, given = case.function, (*tensors[: case.tensors], *case.numbers)
+            samples = []
+            for _ in range(blocks):
+                self.synchronize()
+                start = time.perf_counter()
+                for _ in range(calls):
+                    function(*given)
+                samples.append((time.perf_counter() - start) / calls)
+            medians.append(statistics.median(samples))
+        return medians
+
     def chain(self, megabytes: int, rounds: int) -> float:
         """Seconds for a chain of elementwise operators over a large float32 tensor, waiting for the result."""
         import torch

@@ -1,38 +1,18 @@
-// Hand-written launchers of the hottest pointwise operators.
-//
-// Where both operands are contiguous floating-point tensors of one shape and
-// dtype, or one of them is a number, shape and dtype of the result are known
-// without an iterator: allocate, pack, enqueue. Everything else, wrong
-// arguments included, goes through the structured launcher.
+// Hand-written launchers of pointwise operators: those that pass by autograd, and those without a meta function.
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/add_meta.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/conj_physical_ops.h>
-#include <ATen/ops/cos_meta.h>
-#include <ATen/ops/div_meta.h>
 #include <ATen/ops/div_ops.h>
-#include <ATen/ops/exp_meta.h>
-#include <ATen/ops/gelu_meta.h>
-#include <ATen/ops/mul_meta.h>
 #include <ATen/ops/mul_ops.h>
-#include <ATen/ops/neg_meta.h>
-#include <ATen/ops/pow_meta.h>
 #include <ATen/ops/relu_native.h>
-#include <ATen/ops/rsqrt_meta.h>
-#include <ATen/ops/sigmoid_meta.h>
-#include <ATen/ops/silu_meta.h>
-#include <ATen/ops/sin_meta.h>
-#include <ATen/ops/sub_meta.h>
 #include <ATen/ops/sub_ops.h>
-#include <ATen/ops/tanh_meta.h>
 #include <torch/library.h>
 
-#include "aten/Empty.h"
+#include "aten/Alike.h"
 #include "aten/Launch.h"
 #include "aten/Shortcut.h"
-#include "aten/Structured.h"
 
 namespace kunlun::aten {
 
@@ -41,91 +21,10 @@ namespace {
 using at::Scalar;
 using at::Tensor;
 
-// Contiguous, floating point, on the chip, and nothing but numbers.
-bool plain(const Tensor& tensor) {
-  const auto* impl = tensor.unsafeGetTensorImpl();
-  return impl->device_type() == c10::DeviceType::PrivateUse1 && c10::isFloatingType(tensor.scalar_type()) &&
-      tensor.layout() == c10::kStrided && impl->is_contiguous() && !tensor.is_neg() && !tensor._is_zerotensor();
-}
-
-// A Python number that does not change the dtype of a floating-point tensor.
-bool plainNumber(const Tensor& tensor) {
-  const auto* impl = tensor.unsafeGetTensorImpl();
-  return impl->device_type() == c10::DeviceType::CPU && impl->is_wrapped_number() && !tensor.is_complex();
-}
-
-bool plainPair(const Tensor& a, const Tensor& b) {
-  return plain(a) &&
-      (plainNumber(b) ||
-       (plain(b) && a.scalar_type() == b.scalar_type() && a.device() == b.device() && a.sizes() == b.sizes()));
-}
-
-template <class... Args>
-Tensor launchLike(OpHandle& op, const Tensor& like, const Args&... args) {
-  const auto device = like.device();
-  const auto stream = currentStreamHandle(device.index());
-  auto out = emptyOnStream(like.sizes(), like.scalar_type(), device, stream);
-  const std::array<const Tensor*, 1> outs{&out};
-  launchOn(stream, op, device, outs, args...);
-  return out;
-}
-
-template <class Meta, class... Args>
-Tensor structured(OpHandle& op, c10::Device device, const Args&... args) {
-  FunctionalOp<Meta, 1> meta(device);
-  meta.meta(args...);
-  launch(op, device, meta.outputs(), args...);
-  return meta.take();
-}
-
 OpHandle k_add{"aten::add.out"};
 OpHandle k_sub{"aten::sub.out"};
 OpHandle k_mul{"aten::mul.out"};
 OpHandle k_div{"aten::div.out"};
-OpHandle k_pow{"aten::pow.Tensor_Scalar_out"};
-OpHandle k_gelu{"aten::gelu.out"};
-
-Tensor add(const Tensor& self, const Tensor& other, const Scalar& alpha) {
-  if (plainPair(self, other) && !alpha.isComplex()) {
-    return launchLike(k_add, self, self, other, alpha);
-  }
-  return structured<at::meta::structured_add_Tensor>(k_add, deviceOf(self, other), self, other, alpha);
-}
-
-Tensor sub(const Tensor& self, const Tensor& other, const Scalar& alpha) {
-  if (plainPair(self, other) && !alpha.isComplex()) {
-    return launchLike(k_sub, self, self, other, alpha);
-  }
-  return structured<at::meta::structured_sub_Tensor>(k_sub, deviceOf(self, other), self, other, alpha);
-}
-
-Tensor mul(const Tensor& self, const Tensor& other) {
-  if (plainPair(self, other)) {
-    return launchLike(k_mul, self, self, other);
-  }
-  return structured<at::meta::structured_mul_Tensor>(k_mul, deviceOf(self, other), self, other);
-}
-
-Tensor div(const Tensor& self, const Tensor& other) {
-  if (plainPair(self, other)) {
-    return launchLike(k_div, self, self, other);
-  }
-  return structured<at::meta::structured_div_Tensor>(k_div, deviceOf(self, other), self, other);
-}
-
-Tensor powScalar(const Tensor& self, const Scalar& exponent) {
-  if (plain(self) && !exponent.isComplex()) {
-    return launchLike(k_pow, self, self, exponent);
-  }
-  return structured<at::meta::structured_pow_Tensor_Scalar>(k_pow, deviceOf(self), self, exponent);
-}
-
-Tensor gelu(const Tensor& self, std::string_view approximate) {
-  if (plain(self)) {
-    return launchLike(k_gelu, self, self, approximate);
-  }
-  return structured<at::meta::structured_gelu>(k_gelu, deviceOf(self), self, approximate);
-}
 
 // ---- above autograd ----
 //
@@ -146,61 +45,45 @@ c10::DispatchKeySet torchsAutograd(c10::DispatchKeySet keys) {
   return (keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther);
 }
 
-bool direct(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other) {
-  return autograd_shortcuts.load(std::memory_order_relaxed) && onlyChipBelowAutograd(keys) && plainPair(self, other) &&
-      recordsNothing(self) && recordsNothing(other);
+template <class... Alpha>
+bool direct(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other, const Alpha&... alpha) {
+  return autograd_shortcuts.load(std::memory_order_relaxed) && onlyChipBelowAutograd(keys) &&
+      alike(self, other, alpha...) && recordsNothing(self) && recordsNothing(other);
 }
 
 Tensor addAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other, const Scalar& alpha) {
-  if (direct(keys, self, other) && !alpha.isComplex()) {
-    return launchLike(k_add, self, self, other, alpha);
+  if (direct(keys, self, other, alpha)) {
+    return launchLike(k_add, self.scalar_type(), self, other, alpha);
   }
   return at::_ops::add_Tensor::redispatch(torchsAutograd(keys), self, other, alpha);
 }
 
 Tensor subAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other, const Scalar& alpha) {
-  if (direct(keys, self, other) && !alpha.isComplex()) {
-    return launchLike(k_sub, self, self, other, alpha);
+  if (direct(keys, self, other, alpha)) {
+    return launchLike(k_sub, self.scalar_type(), self, other, alpha);
   }
   return at::_ops::sub_Tensor::redispatch(torchsAutograd(keys), self, other, alpha);
 }
 
 Tensor mulAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other) {
   if (direct(keys, self, other)) {
-    return launchLike(k_mul, self, self, other);
+    return launchLike(k_mul, self.scalar_type(), self, other);
   }
   return at::_ops::mul_Tensor::redispatch(torchsAutograd(keys), self, other);
 }
 
 Tensor divAutograd(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other) {
   if (direct(keys, self, other)) {
-    return launchLike(k_div, self, self, other);
+    return launchLike(k_div, self.scalar_type(), self, other);
   }
   return at::_ops::div_Tensor::redispatch(torchsAutograd(keys), self, other);
 }
 
-#define KUNLUN_UNARY(name)                                                          \
-  OpHandle k_##name{"aten::" #name ".out"};                                         \
-  Tensor name(const Tensor& self) {                                                 \
-    if (plain(self)) {                                                              \
-      return launchLike(k_##name, self, self);                                      \
-    }                                                                               \
-    return structured<at::meta::structured_##name>(k_##name, deviceOf(self), self); \
-  }
-
-KUNLUN_UNARY(cos)
-KUNLUN_UNARY(exp)
-KUNLUN_UNARY(neg)
-KUNLUN_UNARY(rsqrt)
-KUNLUN_UNARY(sigmoid)
-KUNLUN_UNARY(silu)
-KUNLUN_UNARY(sin)
-KUNLUN_UNARY(tanh)
-
-#undef KUNLUN_UNARY
-
 Tensor rsub(const Tensor& self, const Tensor& other, const Scalar& alpha) {
-  return sub(other, self, alpha);
+  if (alike(other, self, alpha)) {
+    return launchLike(k_sub, other.scalar_type(), other, self, alpha);
+  }
+  return at::_ops::sub_Tensor::redispatch(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), other, self, alpha);
 }
 
 // Logical operators are not structured: the iterator decides the shape here.
@@ -242,20 +125,6 @@ KUNLUN_LOGICAL(logical_xor, logicalXorOut)
 } // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("add.Tensor", TORCH_FN(add));
-  m.impl("sub.Tensor", TORCH_FN(sub));
-  m.impl("mul.Tensor", TORCH_FN(mul));
-  m.impl("div.Tensor", TORCH_FN(div));
-  m.impl("pow.Tensor_Scalar", TORCH_FN(powScalar));
-  m.impl("gelu", TORCH_FN(gelu));
-  m.impl("cos", TORCH_FN(cos));
-  m.impl("exp", TORCH_FN(exp));
-  m.impl("neg", TORCH_FN(neg));
-  m.impl("rsqrt", TORCH_FN(rsqrt));
-  m.impl("sigmoid", TORCH_FN(sigmoid));
-  m.impl("silu", TORCH_FN(silu));
-  m.impl("sin", TORCH_FN(sin));
-  m.impl("tanh", TORCH_FN(tanh));
   m.impl("conj_physical_", TORCH_FN(conjPhysical_));
   m.impl("logical_not.out", TORCH_FN(logicalNotOut));
   m.impl("logical_and.out", TORCH_FN(logicalAndOut));
