@@ -53,7 +53,7 @@ void OpHandle::launch(const kl_frame* frame, c10::Device device) {
   if (C10_LIKELY(
           state_.load(std::memory_order_relaxed) == Present &&
           (table->supports == nullptr || dtypesSupported(*table, frame)))) {
-    count(Tier::Launcher);
+    countLaunch();
     trace(Tier::Launcher, schema_);
     check(op_.launch(op_.context, frame), schema_);
     return;

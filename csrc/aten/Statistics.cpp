@@ -1,6 +1,7 @@
 // Counts which tier served how many operator calls.
 #include "aten/Statistics.h"
 
+#include <array>
 #include <mutex>
 
 #include <c10/util/Exception.h>
@@ -8,7 +9,7 @@
 namespace kunlun::aten {
 
 namespace detail {
-std::array<std::atomic<uint64_t>, static_cast<size_t>(Tier::Count)> tier_counts{};
+std::atomic<uint64_t> launches{0};
 std::atomic<int> open_traces{0};
 } // namespace detail
 
@@ -42,7 +43,6 @@ const char* toString(Tier tier) {
 }
 
 void count(Tier tier, const std::string& op) {
-  count(tier);
   trace(tier, op.c_str());
   callCounter(tier, op).fetch_add(1, std::memory_order_relaxed);
 }
@@ -105,21 +105,33 @@ std::map<std::string, uint64_t> called(Tier tier) {
 }
 } // namespace
 
+namespace {
+
+uint64_t total(const std::map<std::string, uint64_t>& calls) {
+  uint64_t sum = 0;
+  for (const auto& [op, count] : calls) {
+    sum += count;
+  }
+  return sum;
+}
+
+} // namespace
+
 Statistics statistics() {
   Statistics result;
-  for (size_t i = 0; i < detail::tier_counts.size(); ++i) {
-    result.tiers[toString(static_cast<Tier>(i))] = detail::tier_counts[i].load(std::memory_order_relaxed);
-  }
   result.boxed_ops = called(Tier::Boxed);
   result.host_call_ops = called(Tier::HostCall);
   result.fallback_ops = called(Tier::Fallback);
+  result.tiers = {
+      {toString(Tier::Launcher), detail::launches.load(std::memory_order_relaxed)},
+      {toString(Tier::HostCall), total(result.host_call_ops)},
+      {toString(Tier::Boxed), total(result.boxed_ops)},
+      {toString(Tier::Fallback), total(result.fallback_ops)}};
   return result;
 }
 
 void resetStatistics() {
-  for (auto& tier : detail::tier_counts) {
-    tier.store(0, std::memory_order_relaxed);
-  }
+  detail::launches.store(0, std::memory_order_relaxed);
   std::lock_guard<std::mutex> lock(opsMutex());
   for (auto& counts : opCounts()) {
     for (auto& [op, calls] : counts) {

@@ -1,7 +1,6 @@
 // Counts which tier served how many operator calls.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -23,17 +22,17 @@ enum class Tier : uint8_t {
 const char* toString(Tier tier);
 
 namespace detail {
-extern std::array<std::atomic<uint64_t>, static_cast<size_t>(Tier::Count)> tier_counts;
+extern std::atomic<uint64_t> launches;
 extern std::atomic<int> open_traces; // of all threads
 void addToTrace(Tier tier, const char* op);
 } // namespace detail
 
 // Relaxed: a total that nobody orders anything by.
-inline void count(Tier tier) {
-  detail::tier_counts[static_cast<size_t>(tier)].fetch_add(1, std::memory_order_relaxed);
+inline void countLaunch() {
+  detail::launches.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Also by operator, for the tiers that are worth a look.
+// By operator, for the other tiers, each call of which is worth a look.
 void count(Tier tier, const std::string& op);
 // The counter behind that, for callers that keep it. Valid for ever.
 std::atomic<uint64_t>& callCounter(Tier tier, const std::string& op);

@@ -205,7 +205,6 @@ void boxedTier(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     return;
   }
   if (hasCapability(device.index(), KL_CAP_HOST_ADDRESSABLE)) {
-    count(Tier::Boxed);
     trace(Tier::Boxed, info.name.c_str());
     info.calls.fetch_add(1, std::memory_order_relaxed);
     if (!info.pure.load(std::memory_order_relaxed) || !runPure(op, info.name.c_str(), device, stack, info.pure)) {

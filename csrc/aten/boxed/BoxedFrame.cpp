@@ -155,7 +155,7 @@ bool launchBoxedFrame(
     return false;
   }
   check(result, name);
-  count(Tier::Launcher);
+  countLaunch();
   trace(Tier::Launcher, name);
   check(runtime.stream_synchronize(outputs.stream), name);
   for (size_t i = 0; i < outputs.tensors.size(); ++i) {
