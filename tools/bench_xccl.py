@@ -25,9 +25,9 @@ OTHERS_BAR = 10
 
 def prepare(operation: str, count: int, dtype: torch.dtype, device: str, size: int):
     """A function that carries the operation out once; `count` elements are what each rank contributes."""
-    x = torch.ones(count, dtype=dtype, device=device)
+    x = torch.empty(count, dtype=dtype, device=device).zero_()  # sums of it stay what they are
     if operation == "all_reduce":
-        return lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX)
+        return lambda: dist.all_reduce(x)
     if operation == "all_gather":
         whole = torch.empty(count * size, dtype=dtype, device=device)
         return lambda: dist.all_gather_into_tensor(whole, x)
@@ -57,6 +57,9 @@ def rounds_for(nbytes: int, scale: float) -> int:
 
 def rank_main(rank: int, size: int, folder: str, options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
+    if options.bind:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
     torch.kunlun.set_device(rank % torch.kunlun.device_count())
     store = dist.FileStore(f"{folder}/store", size)
     dist.init_process_group(
@@ -144,6 +147,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of rounds")
+    parser.add_argument("--bind", action="store_true", help="each rank to one core, as MPI's launchers do")
     parser.add_argument("--json", type=Path, help="where to write the rows")
     parser.add_argument("--plot", type=Path, help="where to draw bandwidth over size; needs matplotlib")
     return parser.parse_args()

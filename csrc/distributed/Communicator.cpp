@@ -57,6 +57,12 @@ const Stream& Communicator::receiveStream() {
   return *receive_stream_;
 }
 
+void Communicator::setPatience(std::chrono::nanoseconds patience) {
+  if (const auto set = collectives().set_patience) {
+    check(set(static_cast<uint64_t>(patience.count())), "set_patience");
+  }
+}
+
 void Communicator::abort(const std::string& reason) noexcept {
   if (checkUsable() && collectives().comm_abort != nullptr) {
     collectives().comm_abort(handle_, reason.c_str());

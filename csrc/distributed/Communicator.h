@@ -56,6 +56,9 @@ class Communicator {
   }
   const Stream& receiveStream();
 
+  // For how long the calling thread's next collectives may wait for peers before the call returns.
+  static void setPatience(std::chrono::nanoseconds patience);
+
   void abort(const std::string& reason) noexcept;
   // What ended it, or nothing.
   std::optional<std::string> error() const;

@@ -1,7 +1,11 @@
 // Marks around an operation on its stream.
 #include "distributed/Completion.h"
 
+#include <algorithm>
+
 #include "runtime/Error.h"
+#include "runtime/Futex.h"
+#include "runtime/Interrupt.h"
 #include "runtime/chip/Loader.h"
 
 namespace kunlun::distributed {
@@ -13,7 +17,10 @@ using Pointer = c10::intrusive_ptr<Completion>;
 void enqueue(Completion& completion, kl_stream stream, kl_host_fn mark, const char* name) {
   // The mark holds a reference of its own.
   Completion* raw = Pointer::reclaim_copy(&completion).release();
-  const kl_result result = chip::runtime().launch_host(stream, name, mark, raw);
+  kl_result result = chip::runtime().try_host(stream, name, mark, raw); // where the stream is idle
+  if (result == KL_NOT_READY) {
+    result = chip::runtime().launch_host(stream, name, mark, raw);
+  }
   if (result != KL_SUCCESS) {
     Pointer::reclaim(raw);
     check(result, "launch_host");
@@ -44,21 +51,27 @@ kl_result Completion::onEnd(void* arg, const kl_error* failure, kl_error*) {
     self->error_ = *failure;
   }
   self->started_.store(true, std::memory_order_release);
-  self->done_.store(true, std::memory_order_seq_cst);
-  if (self->has_waiter_.load(std::memory_order_seq_cst)) {
-    std::lock_guard lock(self->lock_);
-    self->changed_.notify_all();
+  if (self->state_.exchange(kDone, std::memory_order_acq_rel) == kAwaited) {
+    futexWakeAll(&self->state_);
   }
   return KL_SUCCESS;
 }
 
 bool Completion::waitUntil(Clock::time_point deadline) {
-  if (isDone()) {
-    return true;
+  while (!isDone()) {
+    const auto now = Clock::now();
+    if (now >= deadline) {
+      return false;
+    }
+    uint32_t pending = kPending;
+    state_.compare_exchange_strong(pending, kAwaited, std::memory_order_acq_rel);
+    const auto slice = std::min<Clock::time_point>(deadline, now + std::chrono::nanoseconds(kInterruptNanoseconds));
+    futexWaitUntil(state_, kAwaited, std::chrono::nanoseconds(slice.time_since_epoch()).count());
+    if (!isDone() && interruptPending()) {
+      raiseInterrupted();
+    }
   }
-  has_waiter_.store(true, std::memory_order_seq_cst);
-  std::unique_lock lock(lock_);
-  return changed_.wait_until(lock, deadline, [&] { return done_.load(std::memory_order_seq_cst); });
+  return true;
 }
 
 float Completion::milliseconds() const {

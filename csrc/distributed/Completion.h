@@ -3,9 +3,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <functional>
-#include <mutex>
+#include <cstdint>
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -27,7 +25,7 @@ class Completion : public c10::intrusive_ptr_target {
     return started_.load(std::memory_order_acquire);
   }
   bool isDone() const {
-    return done_.load(std::memory_order_acquire);
+    return state_.load(std::memory_order_acquire) == kDone;
   }
   // Valid once it is done; the code is KL_SUCCESS for an operation that went well.
   const kl_error& error() const {
@@ -36,7 +34,7 @@ class Completion : public c10::intrusive_ptr_target {
   bool isSuccess() const {
     return isDone() && error_.code == KL_SUCCESS;
   }
-  // False when the deadline passed first.
+  // False when the deadline passed first. May be interrupted, which raises.
   bool waitUntil(Clock::time_point deadline);
   float milliseconds() const;
 
@@ -44,14 +42,13 @@ class Completion : public c10::intrusive_ptr_target {
   static kl_result onStart(void* arg, const kl_error* failure, kl_error* result);
   static kl_result onEnd(void* arg, const kl_error* failure, kl_error* result);
 
+  enum : uint32_t { kPending, kAwaited, kDone }; // kAwaited: somebody sleeps on the word
+
   std::atomic<bool> started_{false};
-  std::atomic<bool> done_{false};
-  std::atomic<bool> has_waiter_{false};
+  std::atomic<uint32_t> state_{kPending};
   Clock::time_point start_time_{};
   Clock::time_point end_time_{};
   kl_error error_{KL_SUCCESS, -1, 0, {}, {}};
-  std::mutex lock_; // guards nothing but the sleep of waiters
-  std::condition_variable changed_;
 };
 
 } // namespace kunlun::distributed

@@ -15,6 +15,8 @@ namespace kunlun::distributed {
 
 namespace {
 
+constexpr std::chrono::milliseconds kBarrierPatience{50};
+
 using Tensors = std::vector<at::Tensor>;
 
 // As torch's analyser reads it: "xccl:send 0->1" or "xccl:recv 1<-0".
@@ -208,6 +210,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::barrier(const c10d::BarrierOpti
   work->sequence_ = ++collectives_;
   work->is_barrier_ = true;
   record("xccl:barrier", {}, {}, *work, false);
+  // The caller waits in any case, unless it has asked for the handle. Not for ever, because here it cannot be
+  // interrupted.
+  Communicator::setPatience(opts.asyncOp ? std::chrono::milliseconds{0} : kBarrierPatience);
   check(require(collectives().barrier, "barrier")(group->handle(), group->stream().handle()));
   finish(work);
   return work;

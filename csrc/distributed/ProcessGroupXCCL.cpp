@@ -22,6 +22,9 @@ namespace {
 
 constexpr std::chrono::seconds kTick{1}; // how soon memory of ended operations is given back when nothing else happens
 
+// How long a call that is not asynchronous waits for its peers before it returns and leaves the rest to the stream.
+constexpr std::chrono::microseconds kPatience{100};
+
 constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 
 } // namespace
@@ -270,12 +273,17 @@ void ProcessGroupXCCL::finish(const c10::intrusive_ptr<Work>& work) {
       pending_.pop_front();
     }
     was_idle = pending_.empty() && ended.empty();
-    pending_.push_back(work);
+    if (work->isDone()) {
+      ended.push_back(work);
+      was_idle = false;
+    } else {
+      pending_.push_back(work);
+    }
   }
   for (const auto& done : ended) {
     done->retire();
   }
-  if (was_idle || work->timeout_ < kTick) {
+  if (!work->isDone() && (was_idle || work->timeout_ < kTick)) {
     watchdog::notify();
   }
 }
@@ -300,6 +308,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::launch(Request request, Body bo
     work->sequence_ = ++collectives_;
   }
   record(request.name, request.inputs, request.outputs, *work, false);
+  Communicator::setPatience(request.is_async ? std::chrono::nanoseconds{0} : kPatience);
   if (request.is_async) {
     const c10::StreamGuard stream_guard(stream.unwrap());
     body(*communicator, stream.handle());

@@ -156,6 +156,11 @@ typedef struct kl_collectives {
   kl_result (*recv)(kl_comm comm, void* buffer, uint64_t count, int32_t dtype, int32_t peer, kl_stream stream);
   /* Whether a send of that peer waits for a recv that has not been called yet (1 or 0). */
   kl_result (*probe)(kl_comm comm, int32_t peer, int32_t* out);
+
+  /* A collective may be carried out by the call itself, which is faster where the stream has nothing else to do. This
+   * is for how long the calling thread lets its collectives wait for peers, in nanoseconds from each call; then the
+   * stream goes on without it. 0, as at the start of each thread: not at all. NULL: calls never wait. */
+  kl_result (*set_patience)(uint64_t nanoseconds);
 } kl_collectives;
 
 #ifdef __cplusplus

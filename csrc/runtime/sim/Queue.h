@@ -16,6 +16,7 @@ class Queue {
  public:
   enum class Kind : uint8_t {
     Pad,    // filler up to the end of the ring, no item
+    Done,   // an item that its caller has carried out
     Work,   // skipped behind a failure
     Host,   // happens behind a failure too, and is told of it
     Record, // completes an event's record
@@ -48,6 +49,14 @@ class Queue {
     tail_ += record->bytes;
   }
   void publishAppended();
+  // Takes back what was appended last, if that is this record and it has not been published.
+  bool retract(Record* record) {
+    if (record != at(tail_ - record->bytes)) {
+      return false;
+    }
+    tail_ -= record->bytes;
+    return true;
+  }
   // Without the lock: waits until half of the ring is free, which is room for any record and its filler. May be
   // interrupted, which raises.
   void waitForRoom();

@@ -48,6 +48,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Runs the call on the calling thread, if the stream is idle and in order. Saves the way to the stream's thread and
   // back, which takes longer than a small kernel. What is enqueued meanwhile comes behind it.
   bool tryHost(const char* name, kl_host_fn fn, void* arg);
+  // A host call whose beginning may run on the calling thread: where the stream is idle and in order, `begin` does, and
+  // unless it returns KL_NOT_READY, that was all of it. Otherwise `rest` follows on the stream's thread.
+  void hostFromHere(const char* name, kl_host_fn begin, kl_host_fn rest, void* arg);
   void record(const std::shared_ptr<EventRecord>& record);
   void waitFor(const std::shared_ptr<EventRecord>& record);
 
@@ -89,7 +92,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void join(const timespec& deadline);
 
   // The stream whose item the calling thread is running.
-  static Stream* current();
+  static Stream* current() {
+    return current_;
+  }
 
   // ---- work, on the stream's thread
 
@@ -106,8 +111,19 @@ class Stream : public std::enable_shared_from_this<Stream> {
     kPoisoned = 1u << 2    // the device is poisoned
   };
 
+  // Payload of a host call. The name is copied: the caller's need not outlive the call.
+  struct HostCall {
+    HostCall(const char* called, kl_host_fn function, void* argument);
+    kl_host_fn fn;
+    void* arg;
+    char name[sizeof(kl_error::op)];
+  };
+
   template <class Fill>
   uint64_t push(Queue::Kind kind, const char* name, WorkFn run, void* context, size_t bytes, Fill&& fill);
+  // Whether a call may run on the calling thread now; under producer_. If so, its number; 0 otherwise.
+  uint64_t beginVisit();
+  kl_result runVisit(const char* name, kl_host_fn fn, void* arg, uint64_t sequence);
   void startThread();
   kl_result reportSlowly(const kl_error* only);
 
@@ -116,7 +132,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void execute(Queue::Record& record);
   void runWork(Queue::Record& record);
   void runHost(Queue::Record& record);
-  void callHost(const char* name, kl_host_fn fn, void* arg, const Fault& fault, uint64_t sequence);
+  kl_result callHost(const char* name, kl_host_fn fn, void* arg, const Fault& fault, uint64_t sequence);
+  static void finish(EventRecord& record, const Fault& fault);
   void completeRecord(Queue::Record& record);
   void awaitRecord(Queue::Record& record);
   // A record that another process has made.
@@ -126,11 +143,13 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void fail(const kl_error& error);
   void taint(const Fault& fault);
 
+  static constinit inline thread_local Stream* current_ = nullptr;
+
   Device& device_;
   const int id_;
 
   std::mutex producer_; // guards the producing side of queue_, thread_, started_, guest_ and growth of enqueued_
-  bool guest_ = false;  // tryHost runs a call: what is enqueued meanwhile is published after it
+  bool guest_ = false;  // a caller runs an item: what is enqueued meanwhile is published after it
   Queue queue_;
   std::atomic<uint64_t> enqueued_{0};
   pthread_t thread_{};

@@ -60,7 +60,13 @@ namespace {
 
 constexpr uint64_t kLineBytes = 64;
 
-// One operation, on the stream's thread.
+// Collectives up to this size may run on the thread that calls them, which saves the way to the stream's thread and
+// back.
+constexpr uint64_t kShortBytes = uint64_t{4} << 20;
+
+thread_local int64_t patience = 0;
+
+// One operation, once its turn has come. Its steps may be taken on different threads.
 class Run {
  public:
   explicit Run(Collective& what)
@@ -72,54 +78,37 @@ class Run {
         own_(posting(rank_)),
         staged_(group_.device(), what.send, what.send_bytes, what.recv, what.recv_bytes) {}
 
-  // `failure` is what the stream carries, or NULL.
-  void operator()(const kl_error* failure) {
-    publish(failure);
-    group_.barrier();
-    if (failure != nullptr) {
-      return; // the peers have been told, and the stream has its failure already
+  // `failure` is what the stream carries, or NULL. Where the peers keep this rank waiting for more than `patience`
+  // nanoseconds it returns false, and goes on from there when it is called again. Raises what goes wrong.
+  bool advance(const kl_error* failure, int64_t patience) {
+    if (stage_ == Stage::Begin) {
+      group_.checkUsable();
+      publish(failure);
+      arrival_ = group_.arrive();
+      stage_ = Stage::Published;
     }
-    agree();
-    const bool has_direct = hasDirect();
-    switch (what_.call.kind) {
-      case CollectiveKind::AllReduce:
-        allReduce();
-        break;
-      case CollectiveKind::Reduce:
-        reduceToRoot();
-        break;
-      case CollectiveKind::ReduceScatter:
-        reduceRange(rank_ * what_.call.count, what_.call.count, {recv()});
-        break;
-      case CollectiveKind::Broadcast:
-        cross(root(), what_.recv_bytes);
-        copy(recv(), source(root()), what_.recv_bytes);
-        break;
-      case CollectiveKind::AllGather:
-        gatherFromAll();
-        break;
-      case CollectiveKind::Gather:
-        if (rank_ == root()) {
-          gatherFromAll();
-        }
-        break;
-      case CollectiveKind::Scatter:
-        cross(root(), what_.recv_bytes);
-        copy(recv(), source(root()) + rank_ * what_.call.count * element_, what_.call.count * element_);
-        break;
-      case CollectiveKind::AllToAll:
-        allToAll();
-        break;
-      default:
-        break;
+    if (stage_ == Stage::Published) {
+      if (!group_.await(arrival_, patience)) {
+        return false;
+      }
+      if (own_.is_failed != 0) {
+        return true; // the peers have been told, and the stream has its failure already
+      }
+      agree();
+      move();
+      if (!hasDirect()) {
+        staged_.finish();
+        return true;
+      }
+      arrival_ = group_.arrive();
+      stage_ = Stage::Moved;
     }
-    if (link_bytes_ != 0) {
-      passLink(group_.device().index(), link_bytes_);
-    }
-    if (has_direct) {
-      group_.barrier(); // nobody may change a buffer that others still read or write
+    // Nobody may change a buffer that others still read or write.
+    if (!group_.await(arrival_, patience)) {
+      return false;
     }
     staged_.finish();
+    return true;
   }
 
  private:
@@ -132,6 +121,8 @@ class Run {
   char* recv() const {
     return staged_.recv();
   }
+
+  enum class Stage : uint8_t { Begin, Published, Moved };
 
   void publish(const kl_error* failure) {
     own_.call = what_.call;
@@ -222,6 +213,44 @@ class Run {
       }
     }
     return false;
+  }
+
+  void move() {
+    switch (what_.call.kind) {
+      case CollectiveKind::AllReduce:
+        allReduce();
+        break;
+      case CollectiveKind::Reduce:
+        reduceToRoot();
+        break;
+      case CollectiveKind::ReduceScatter:
+        reduceRange(rank_ * what_.call.count, what_.call.count, {recv()});
+        break;
+      case CollectiveKind::Broadcast:
+        cross(root(), what_.recv_bytes);
+        copy(recv(), source(root()), what_.recv_bytes);
+        break;
+      case CollectiveKind::AllGather:
+        gatherFromAll();
+        break;
+      case CollectiveKind::Gather:
+        if (rank_ == root()) {
+          gatherFromAll();
+        }
+        break;
+      case CollectiveKind::Scatter:
+        cross(root(), what_.recv_bytes);
+        copy(recv(), source(root()) + rank_ * what_.call.count * element_, what_.call.count * element_);
+        break;
+      case CollectiveKind::AllToAll:
+        allToAll();
+        break;
+      default:
+        break;
+    }
+    if (link_bytes_ != 0) {
+      passLink(group_.device().index(), link_bytes_);
+    }
   }
 
   // Counts what crosses the links between devices, for the chip's switch that makes them slow.
@@ -322,27 +351,57 @@ class Run {
   Posting& own_;
   Staging staged_;
   uint64_t link_bytes_ = 0;
+  Stage stage_ = Stage::Begin;
+  Communicator::Arrival arrival_{};
 };
 
-kl_result runCollective(void* arg, const kl_error* failure, kl_error* result) {
-  const std::unique_ptr<Collective> what(static_cast<Collective*>(arg));
-  Communicator& group = *what->communicator;
-  group.awaitTurn(what->sequence);
-  struct Turn {
-    ~Turn() {
-      group.endTurn(sequence);
+// A collective on its way through a stream.
+struct Item {
+  explicit Item(std::unique_ptr<Collective> collective) : what(std::move(collective)), run(*what) {}
+  Item(const Item&) = delete;
+  Item& operator=(const Item&) = delete;
+  ~Item() {
+    if (has_turn) {
+      what->communicator->endTurn(what->sequence);
     }
-    Communicator& group;
-    uint64_t sequence;
-  } const turn{group, what->sequence};
-  static_cast<void>(result); // a Failure says it all
-  group.checkUsable();
-  Run run(*what);
-  run(failure);
+  }
+
+  bool advance(const kl_error* failure, int64_t patience) {
+    if (!has_turn) {
+      what->communicator->awaitTurn(what->sequence);
+      has_turn = true;
+    }
+    return run.advance(failure, patience);
+  }
+
+  const std::unique_ptr<Collective> what;
+  Run run;
+  bool has_turn = false;
+};
+
+// A Failure says it all, so none of the two fills in `result`.
+kl_result beginHere(void* arg, const kl_error* failure, kl_error*) {
+  std::unique_ptr<Item> item(static_cast<Item*>(arg));
+  if (!item->advance(failure, patience)) {
+    item->what->communicator->noteWait(false);
+    item.release(); // finishOnStream has it now
+    return KL_NOT_READY;
+  }
+  item->what->communicator->noteWait(true);
+  return KL_SUCCESS;
+}
+
+kl_result finishOnStream(void* arg, const kl_error* failure, kl_error*) {
+  const std::unique_ptr<Item> item(static_cast<Item*>(arg));
+  item->advance(failure, Progress::kNever);
   return KL_SUCCESS;
 }
 
 } // namespace
+
+void setPatience(uint64_t nanoseconds) {
+  patience = static_cast<int64_t>(std::min<uint64_t>(nanoseconds, Progress::kNever));
+}
 
 kl_result enqueueCollective(std::unique_ptr<Collective> collective, Stream& stream) {
   Communicator& group = *collective->communicator;
@@ -361,8 +420,15 @@ kl_result enqueueCollective(std::unique_ptr<Collective> collective, Stream& stre
   const char* name = nameOf(collective->call.kind);
   std::lock_guard lock(group.enqueueLock());
   collective->sequence = group.nextSequence();
-  stream.host(name, runCollective, collective.get());
-  collective.release();
+  const bool is_short = std::max(collective->send_bytes, collective->recv_bytes) <= kShortBytes;
+  auto item = std::make_unique<Item>(std::move(collective));
+  if (is_short && patience != 0 && group.isTurn(item->what->sequence) && !group.device().peerLink().isLimited() &&
+      group.waitsHere()) {
+    stream.hostFromHere(name, beginHere, finishOnStream, item.get());
+  } else {
+    stream.host(name, finishOnStream, item.get());
+  }
+  item.release();
   return KL_SUCCESS;
 }
 

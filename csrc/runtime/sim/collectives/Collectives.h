@@ -27,6 +27,9 @@ struct Collective {
 // Gives it a number and puts it on the stream. Takes delivery of an earlier failure of the stream, as every launch.
 kl_result enqueueCollective(std::unique_ptr<Collective> collective, Stream& stream);
 
+// For how long collectives of the calling thread may wait for peers right there.
+void setPatience(uint64_t nanoseconds);
+
 // How a call reads in an error: "all_reduce(SUM, float32, 16 elements)".
 std::string describe(const Call& call);
 // The stream's failure that keeps a rank from taking part, shortened for the peers.

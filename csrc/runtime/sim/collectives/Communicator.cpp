@@ -1,8 +1,9 @@
-// Barriers, the end of a communicator, and how every rank learns of it.
+// Meetings of all ranks, the end of a communicator, and how every rank learns of it.
 #include "runtime/sim/collectives/Communicator.h"
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <thread>
@@ -55,33 +56,46 @@ void Communicator::relax() const {
 #endif
 }
 
-void Communicator::barrier() {
+Communicator::Arrival Communicator::arrive() {
   ControlHeader& shared = header();
   RankState& own = state(rank_);
-  const uint32_t generation = shared.generation.get();
-  const uint32_t passed = own.passed.load(std::memory_order_relaxed) + 1;
-  own.passed.store(passed, std::memory_order_release);
+  const Arrival arrival{shared.generation.get(), own.passed.load(std::memory_order_relaxed) + 1};
+  own.passed.store(arrival.passed, std::memory_order_release);
   if (shared.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == nranks_) {
     shared.arrived.store(0, std::memory_order_relaxed);
     shared.generation.increment();
-    return;
   }
-  const int64_t deadline = steadyNanoseconds() + Progress::kSpinNanoseconds;
+  return arrival;
+}
+
+bool Communicator::await(const Arrival& arrival, int64_t patience) {
+  const SharedWord& generation = header().generation;
+  if (generation.get() != arrival.generation) {
+    return true;
+  }
+  const int64_t start = steadyNanoseconds();
+  const int64_t spin_until = start + std::min(patience, Progress::kSpinNanoseconds);
   do {
     for (int i = 0; i < 8; ++i) {
-      if (shared.generation.get() != generation) {
-        return;
+      if (generation.get() != arrival.generation) {
+        return true;
       }
       relax();
     }
-  } while (steadyNanoseconds() < deadline);
+  } while (steadyNanoseconds() < spin_until);
   for (;;) {
-    shared.generation.sleep(generation, kSleepNanoseconds);
-    if (shared.generation.get() != generation) {
-      return;
+    const int64_t waited = steadyNanoseconds() - start;
+    if (waited >= patience) {
+      return false;
+    }
+    header().generation.sleep(arrival.generation, std::min(kSleepNanoseconds, patience - waited));
+    if (generation.get() != arrival.generation) {
+      return true;
     }
     checkUsable();
-    checkMissing(passed);
+    if (patience > kSleepNanoseconds) {
+      checkMissing(arrival.passed);
+    }
   }
 }
 

@@ -16,7 +16,7 @@ namespace kunlun::sim {
 
 class Device;
 
-// Two kinds of waiting lead through here: barriers of all ranks, and words of a channel between two. Both spin for a
+// Two kinds of waiting lead through here: meetings of all ranks, and words of a channel between two. Both spin for a
 // moment and then sleep, holding no lock and no core, and look now and then whether the communicator still works and
 // the awaited ranks still live. What ends a communicator is written into the shared block once, so that every rank
 // raises the same error.
@@ -67,6 +67,18 @@ class Communicator {
   uint32_t nextReceive(uint32_t peer) {
     return ++receives_[peer];
   }
+  // Whether the calling thread should wait a moment for its peers. Where they come late time after time, it does not
+  // for a while.
+  bool waitsHere() {
+    if (late_ < kLateInARow) {
+      return true;
+    }
+    late_ = late_ == kLateInARow + kPause ? 0 : late_ + 1;
+    return false;
+  }
+  void noteWait(bool in_time) {
+    late_ = in_time ? 0 : late_ + 1;
+  }
   uint32_t sendsIssued(uint32_t peer) const {
     return sends_[peer];
   }
@@ -91,8 +103,18 @@ class Communicator {
     running_.store(0, std::memory_order_relaxed);
     turn_.advance(sequence);
   }
-  // Returns when every rank has arrived. Raises when the communicator is at its end.
-  void barrier();
+  // Whether awaitTurn would return at once.
+  bool isTurn(uint64_t sequence) const {
+    return turn_.get() >= sequence - 1;
+  }
+  // A meeting of all ranks, in two halves. await() returns false when somebody has not come within `patience`
+  // nanoseconds, and may be called again; it raises when the communicator is at its end.
+  struct Arrival {
+    uint32_t generation;
+    uint32_t passed;
+  };
+  Arrival arrive();
+  bool await(const Arrival& arrival, int64_t patience);
   // Sends that were posted and whose verdict was read, by receiver.
   std::atomic<uint32_t>& acknowledged(uint32_t peer) {
     return acknowledged_[peer];
@@ -123,8 +145,12 @@ class Communicator {
   const bool is_crowded_;
   Members members_;
 
-  std::mutex enqueue_lock_; // guards the three below
+  static constexpr uint32_t kLateInARow = 3;
+  static constexpr uint32_t kPause = 30;
+
+  std::mutex enqueue_lock_; // guards the four below
   uint64_t issued_ = 0;
+  uint32_t late_ = 0; // waits in vain, one after the other; then calls without one
   std::vector<uint32_t> sends_;
   std::vector<uint32_t> receives_;
 

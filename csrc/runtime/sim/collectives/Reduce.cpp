@@ -185,43 +185,82 @@ double readFactor(const void* element, int32_t dtype) {
   }
 }
 
-void reduce(const Reduction& what, void* const* outputs, uint32_t noutputs, uint64_t count) {
+namespace {
+
+// Elements [at, at + n) of every input, through the accumulator.
+void reduceBlock(
+    const Reduction& what,
+    const Plan& plan,
+    void* const* outputs,
+    uint32_t noutputs,
+    size_t at,
+    size_t n) {
   const ReduceKernels& k = kernels();
-  const Plan plan(what.dtype, what.op);
   const auto combine = k.combine[plan.accumulator][combineOf(what.op)];
   alignas(64) char accumulator[kBlockBytes];
   alignas(64) char converted[kBlockBytes];
+  const bool scales = what.op == KL_REDUCE_PREMUL_SUM;
+  for (uint32_t rank = 0; rank < what.nranks; ++rank) {
+    const void* input = static_cast<const char*>(what.inputs[rank]) + at;
+    void* first = rank == 0 ? accumulator : converted;
+    if (plan.load != nullptr) {
+      plan.load(first, input, n * plan.parts);
+    } else if (rank == 0 || scales) {
+      std::memcpy(first, input, n * plan.bytes);
+    }
+    if (scales) {
+      k.scale[plan.accumulator](first, what.factors[rank], n);
+    }
+    if (rank != 0) {
+      combine(accumulator, accumulator, plan.load != nullptr || scales ? converted : input, n);
+    }
+  }
+  if (what.op == KL_REDUCE_AVG) {
+    k.divide[plan.accumulator](accumulator, what.nranks, n);
+  }
+  const void* result = accumulator;
+  if (plan.store != nullptr) {
+    plan.store(converted, accumulator, n * plan.parts);
+    result = converted;
+  }
+  for (uint32_t i = 0; i < noutputs; ++i) {
+    std::memcpy(static_cast<char*>(outputs[i]) + at, result, n * plan.bytes);
+  }
+}
+
+// The same where the inputs can be combined as they are: nothing passes through a buffer, and the last step writes the
+// first output. It may be one of the inputs, whose elements have been read by then.
+void combineBlock(
+    const Reduction& what,
+    const Plan& plan,
+    void* const* outputs,
+    uint32_t noutputs,
+    size_t at,
+    size_t n) {
+  const auto combine = kernels().combine[plan.accumulator][combineOf(what.op)];
+  alignas(64) char accumulator[kBlockBytes];
+  char* const output = static_cast<char*>(outputs[0]) + at;
+  const void* sum = static_cast<const char*>(what.inputs[0]) + at;
+  for (uint32_t rank = 1; rank < what.nranks; ++rank) {
+    char* to = rank + 1 == what.nranks ? output : accumulator;
+    combine(to, sum, static_cast<const char*>(what.inputs[rank]) + at, n);
+    sum = to;
+  }
+  for (uint32_t i = 1; i < noutputs; ++i) {
+    std::memcpy(static_cast<char*>(outputs[i]) + at, output, n * plan.bytes);
+  }
+}
+
+} // namespace
+
+void reduce(const Reduction& what, void* const* outputs, uint32_t noutputs, uint64_t count) {
+  const Plan plan(what.dtype, what.op);
+  const bool is_plain =
+      plan.load == nullptr && what.op != KL_REDUCE_PREMUL_SUM && what.op != KL_REDUCE_AVG && what.nranks > 1;
+  const auto step = is_plain ? combineBlock : reduceBlock;
   const uint64_t block = kBlockBytes / plan.accumulator_bytes;
   for (uint64_t start = 0; start < count; start += block) {
-    const size_t n = std::min(block, count - start);
-    const size_t at = start * plan.bytes;
-    for (uint32_t rank = 0; rank < what.nranks; ++rank) {
-      const void* input = static_cast<const char*>(what.inputs[rank]) + at;
-      void* first = rank == 0 ? accumulator : converted;
-      const bool scales = what.op == KL_REDUCE_PREMUL_SUM;
-      if (plan.load != nullptr) {
-        plan.load(first, input, n * plan.parts);
-      } else if (rank == 0 || scales) {
-        std::memcpy(first, input, n * plan.bytes);
-      }
-      if (scales) {
-        k.scale[plan.accumulator](first, what.factors[rank], n);
-      }
-      if (rank != 0) {
-        combine(accumulator, plan.load != nullptr || scales ? converted : input, n);
-      }
-    }
-    if (what.op == KL_REDUCE_AVG) {
-      k.divide[plan.accumulator](accumulator, what.nranks, n);
-    }
-    const void* result = accumulator;
-    if (plan.store != nullptr) {
-      plan.store(converted, accumulator, n * plan.parts);
-      result = converted;
-    }
-    for (uint32_t i = 0; i < noutputs; ++i) {
-      std::memcpy(static_cast<char*>(outputs[i]) + at, result, n * plan.bytes);
-    }
+    step(what, plan, outputs, noutputs, start * plan.bytes, std::min(block, count - start));
   }
 }
 

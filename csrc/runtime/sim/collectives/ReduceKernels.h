@@ -29,7 +29,8 @@ enum Accumulator : uint8_t {
 struct ReduceKernels {
   using Load = void (*)(void* accumulator, const void* input, size_t count);
   using Store = void (*)(void* output, const void* accumulator, size_t count);
-  using Combine = void (*)(void* accumulator, const void* input, size_t count);
+  // `output` may be one of the two inputs.
+  using Combine = void (*)(void* output, const void* left, const void* right, size_t count);
   using Scale = void (*)(void* accumulator, double factor, size_t count);
 
   enum { kSum, kProduct, kMin, kMax, kAnd, kOr, kXor, kCombineCount };

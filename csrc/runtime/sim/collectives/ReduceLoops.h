@@ -164,23 +164,30 @@ struct LogicalXor {
   }
 };
 
+// The result may lie where one of the inputs does, so no pointer is __restrict; element by element nothing depends on
+// another.
 template <class T, class Op, size_t parts = 1>
-void combine(void* accumulator, const void* input, size_t count) {
-  auto* __restrict to = static_cast<T*>(accumulator);
-  const auto* __restrict from = static_cast<const T*>(input);
+void combine(void* output, const void* left, const void* right, size_t count) {
+  auto* to = static_cast<T*>(output);
+  const auto* a = static_cast<const T*>(left);
+  const auto* b = static_cast<const T*>(right);
+#pragma GCC ivdep
   for (size_t i = 0; i < count * parts; ++i) {
-    to[i] = Op::apply(to[i], from[i]);
+    to[i] = Op::apply(a[i], b[i]);
   }
 }
 
 template <class T>
-void complexProduct(void* accumulator, const void* input, size_t count) {
-  auto* __restrict to = static_cast<T*>(accumulator);
-  const auto* __restrict from = static_cast<const T*>(input);
+void complexProduct(void* output, const void* left, const void* right, size_t count) {
+  auto* to = static_cast<T*>(output);
+  const auto* a = static_cast<const T*>(left);
+  const auto* b = static_cast<const T*>(right);
+#pragma GCC ivdep
   for (size_t i = 0; i < 2 * count; i += 2) {
-    const T real = to[i] * from[i] - to[i + 1] * from[i + 1];
-    to[i + 1] = to[i] * from[i + 1] + to[i + 1] * from[i];
+    const T real = a[i] * b[i] - a[i + 1] * b[i + 1];
+    const T imaginary = a[i] * b[i + 1] + a[i + 1] * b[i];
     to[i] = real;
+    to[i + 1] = imaginary;
   }
 }
 

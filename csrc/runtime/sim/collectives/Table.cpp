@@ -311,6 +311,11 @@ kl_result probeEntry(kl_comm comm, int32_t peer, int32_t* out) {
   });
 }
 
+kl_result setPatienceEntry(uint64_t nanoseconds) {
+  setPatience(nanoseconds);
+  return KL_SUCCESS;
+}
+
 } // namespace
 
 const kl_collectives kCollectives = {
@@ -335,6 +340,7 @@ const kl_collectives kCollectives = {
     .send = send,
     .recv = recv,
     .probe = probeEntry,
+    .set_patience = setPatienceEntry,
 };
 
 } // namespace kunlun::sim
