@@ -49,6 +49,9 @@ inline bool fits(const at::Tensor&, const at::Scalar& number) {
 inline bool fits(const at::Tensor& first, const std::optional<at::Scalar>& number) {
   return !number.has_value() || fits(first, *number);
 }
+inline bool fits(const at::Tensor& first, const std::optional<at::Tensor>& other) {
+  return !other.has_value() || fits(first, *other);
+}
 template <class Other>
 bool fits(const at::Tensor&, const Other&) {
   return true; // a flag, a name: nothing that shapes the result
@@ -61,6 +64,27 @@ bool alike(const at::Tensor& first, const Others&... others) {
   return detail::plain(first) && (detail::fits(first, others) && ...);
 }
 
+namespace detail {
+
+inline bool apart(const at::Tensor& out, const at::Tensor& operand) {
+  return out.is_same(operand) || !out.is_alias_of(operand);
+}
+inline bool apart(const at::Tensor& out, const std::optional<at::Tensor>& operand) {
+  return !operand.has_value() || apart(out, *operand);
+}
+template <class Other>
+bool apart(const at::Tensor&, const Other&) {
+  return true;
+}
+
+} // namespace detail
+
+// Whether the output is one of the operands or shares no memory with them: whoever finds out more refuses more.
+template <class... Operands>
+bool apart(const at::Tensor& out, const Operands&... operands) {
+  return (detail::apart(out, operands) && ...);
+}
+
 template <class... Others>
 at::Tensor launchLike(OpHandle& op, c10::ScalarType dtype, const at::Tensor& first, const Others&... others) {
   const auto device = first.device();
@@ -69,6 +93,13 @@ at::Tensor launchLike(OpHandle& op, c10::ScalarType dtype, const at::Tensor& fir
   const std::array<const at::Tensor*, 1> outs{&out};
   launchOn(stream, op, device, outs, first, others...);
   return out;
+}
+
+// Into a tensor that is there.
+template <class... Args>
+void launchInto(OpHandle& op, const at::Tensor& out, const Args&... args) {
+  const std::array<const at::Tensor*, 1> outs{&out};
+  launch(op, out.device(), outs, args...);
 }
 
 } // namespace kunlun::aten

@@ -47,7 +47,7 @@ def test_the_worst_result_of_an_operator_and_dtype_counts(results):
     ("operator", "kind", "tier", "chip_operator"),
     [
         ("aten::sort.stable", "generated launcher", "launcher", "aten::sort.values_stable"),
-        ("aten::add.Tensor", "hand-written", "launcher", "aten::add.out"),
+        ("aten::where.self", "hand-written", "launcher", "aten::where.self_out"),
         ("aten::add_.Tensor", "generated launcher", "launcher", "aten::add.out"),
         ("aten::relu", "hand-written", "launcher", "aten::clamp_min.out"),
         ("aten::view", "hand-written", "none", None),

@@ -28,3 +28,28 @@ _COMPARISON = """
 SAME = frozenset((_UNARY + _BINARY + _TERNARY).split())
 #: Those that answer with truth values.
 BOOL = frozenset(_COMPARISON.split())
+
+# Without a meta function, these are launched where operands and outputs are alike, and go to the boxed tier elsewhere.
+_UNSTRUCTURED = """
+    _add_relu.Tensor _add_relu.out _add_relu_.Tensor abs.out angle angle.out floor_divide floor_divide.out
+    floor_divide_.Tensor hardswish hardswish.out hardswish_ hardtanh hardtanh.out hardtanh_ logit logit.out logit_
+    nan_to_num.out
+    binary_cross_entropy_backward binary_cross_entropy_backward.grad_input hardswish_backward hardtanh_backward
+    hardtanh_backward.grad_input huber_loss_backward.out log_sigmoid_backward log_sigmoid_backward.grad_input
+    mish_backward mse_loss_backward mse_loss_backward.grad_input smooth_l1_loss_backward.grad_input
+"""
+_UNSTRUCTURED_BOOL = "isnan"
+
+UNSTRUCTURED_SAME = frozenset(_UNSTRUCTURED.split())
+UNSTRUCTURED_BOOL = frozenset(_UNSTRUCTURED_BOOL.split())
+
+_IN_PLACE = """
+    _amp_foreach_non_finite_check_and_unscale_ _amp_update_scale_ _cummax_helper _cummin_helper embedding_renorm_
+    _fused_adagrad_ _fused_adagrad_.tensor_lr _fused_adam_ _fused_adam_.tensor_lr _fused_adamw_ _fused_adamw_.tensor_lr
+    _fused_sgd_ _fused_sgd_.tensor_lr
+"""
+
+#: Operators that write their arguments and nothing else, and never give them another size: launched as they are.
+IN_PLACE = frozenset(_IN_PLACE.split())
+#: All that have such a launcher, and no registration in the boxed tier.
+UNSTRUCTURED = UNSTRUCTURED_SAME | UNSTRUCTURED_BOOL | IN_PLACE

@@ -134,6 +134,94 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {{
 """
 
 
+def _unstructured_launcher(function: NativeFunction, kernel: NativeFunction) -> str:
+    """Launches where the result's shape is known, and calls the boxed tier elsewhere."""
+    name, overload = str(function.func.name.name), function.func.name.overload_name
+    identifier, handle = _identifier(function), f"k_{_identifier(kernel)}"
+    signature = DispatcherSignature.from_schema(function.func, prefix="", symint=False)
+    outs = [a.name for a in function.func.arguments.out]
+    every = [a.name for a in signature.arguments()]
+    inputs = [a for a in every if a not in outs]
+    given = ", ".join(inputs)
+    boxed_call = f"""\
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::{name}", "{overload}");
+  return BoxedCall<decltype({identifier})>::call(op, {", ".join(every)});
+"""
+    if str(function.func.name) in alike.IN_PLACE:
+        tensors = [a.name for a in function.func.arguments.flat_all if "Tensor" in str(a.type)]
+        result = "  return self;\n" if signature.returns_type().cpp_type() != "void" else ""
+        body = f"""\
+  launch({handle}, deviceOf({", ".join(tensors)}), {{}}, {given});
+{result}"""
+    elif outs:
+        body = f"""\
+  if (alike({given}, {outs[0]}) && apart({outs[0]}, {given})) {{
+    launchInto({handle}, {outs[0]}, {given});
+    return {outs[0]};
+  }}
+{boxed_call}"""
+    elif function.func.kind() == SchemaKind.inplace:
+        body = f"""\
+  if (alike({given}) && apart({given})) {{
+    launchInto({handle}, self, {given});
+    return self;
+  }}
+{boxed_call}"""
+    else:
+        dtype = "at::kBool" if str(function.func.name) in alike.UNSTRUCTURED_BOOL else f"{inputs[0]}.scalar_type()"
+        body = f"""\
+  if (alike({given})) {{
+    return launchLike({handle}, {dtype}, {given});
+  }}
+{boxed_call}"""
+    return f"\n{signature.defn(name=identifier)} {{\n{body}}}\n"
+
+
+def unstructured(functions: list[tuple[NativeFunction, NativeFunction]]) -> str:
+    kernels = {_identifier(kernel): str(kernel.func.name) for _, kernel in functions}
+    handles = "".join(f'OpHandle k_{identifier}{{"aten::{name}"}};\n' for identifier, name in kernels.items())
+    with local.parametrize(use_const_ref_for_mutable_tensors=False, use_ilistref_for_tensor_lists=False):
+        body = "".join(_unstructured_launcher(function, kernel) for function, kernel in functions)
+    registrations = "".join(f'  m.impl("{f.func.name}", TORCH_FN({_identifier(f)}));\n' for f, _ in functions)
+    return f"""{_HEADER}#include <torch/library.h>
+
+#include "aten/Alike.h"
+#include "aten/boxed/BoxedCall.h"
+
+namespace kunlun::aten {{
+namespace {{
+
+{handles}{body}
+}} // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {{
+{registrations}}}
+
+}} // namespace kunlun::aten
+"""
+
+
+def sim_unstructured(functions: list[tuple[NativeFunction, NativeFunction]]) -> str:
+    names = "".join(f'    "aten::{name}",\n' for name in sorted({str(kernel.func.name) for _, kernel in functions}))
+    return f"""{_HEADER}#include "runtime/sim/ops/Kernels.h"
+
+namespace kunlun::sim {{
+
+namespace {{
+
+constexpr const char* kSchemas[] = {{
+{names}}};
+
+}} // namespace
+
+c10::ArrayRef<const char*> generatedBoxedKernels() {{
+  return kSchemas;
+}}
+
+}} // namespace kunlun::sim
+"""
+
+
 @_with_torchgen_context
 def sim_kernels(groups: list[NativeFunctionsGroup], shard: int) -> str:
     includes = "".join(f"#include <ATen/ops/{base}_cpu_dispatch.h>\n" for base in _bases(groups))

@@ -5,6 +5,7 @@ file come out, each in shards so that the compiler can work in parallel:
 
 * ``launchers_<n>.cpp``: an asynchronous launcher for every structured operator
   (functional, in-place and out), registered for ``PrivateUse1``;
+* ``launchers_unstructured.cpp``: the same for those of the others that ``alike.py`` names;
 * ``sim_kernels_<n>.cpp``: the simulated chip's kernels of the same operators;
 * ``boxed_<key>.cpp``: registrations of the boxed tier for every other operator
   that the CPU implements.
@@ -38,6 +39,8 @@ def generate(out: pathlib.Path) -> list[pathlib.Path]:
         groups = operators.structured[shard::_SHARDS]
         files[f"launchers_{shard}.cpp"] = emit.launchers(groups, by_hand)
         files[f"sim_kernels_{shard}.cpp"] = emit.sim_kernels(groups, shard)
+    files["launchers_unstructured.cpp"] = emit.unstructured(operators.unstructured)
+    files["sim_kernels_unstructured.cpp"] = emit.sim_unstructured(operators.unstructured)
     files["sim_kernel_list.cpp"] = emit.sim_kernel_list(_SHARDS)
     for key, names in operators.boxed.items():
         files[f"boxed_{key}.cpp"] = emit.boxed(key, names)

@@ -6,6 +6,7 @@ import dataclasses
 import pathlib
 import re
 
+import alike
 import torchgen
 from torchgen.gen import get_grouped_native_functions, parse_native_yaml
 from torchgen.model import DispatchKey, NativeFunction, NativeFunctionsGroup
@@ -29,6 +30,8 @@ BOXED_KEYS = {
 @dataclasses.dataclass(frozen=True)
 class Operators:
     structured: list[NativeFunctionsGroup]
+    # launched without a meta function (alike.py), each with the operator of the chip's table that computes it
+    unstructured: list[tuple[NativeFunction, NativeFunction]]
     # dispatch key -> names (without namespace) of operators that have a CPU kernel only
     boxed: dict[str, list[str]]
     hand_written: dict[str, set[str]]
@@ -56,6 +59,19 @@ def _needs_kernel(function: NativeFunction, index, key: str) -> bool:
     return index.has_kernel(function) and (key != "PrivateUse1" or function.structured_delegate is None)
 
 
+def _unstructured(functions, groups) -> list[tuple[NativeFunction, NativeFunction]]:
+    """The out variant computes for the others of its group; an operator without one computes for itself."""
+    outs = {str(f.func.name): g.out for g in groups if isinstance(g, NativeFunctionsGroup) for f in g.functions()}
+    found = {str(f.func.name): f for f in functions if str(f.func.name) in alike.UNSTRUCTURED}
+    missing = alike.UNSTRUCTURED - set(found)
+    assert not missing, f"torch has no operator {sorted(missing)}"
+    # An out variant that torch generates from the functional one has no kernel; nor has one for in-place operators.
+    return [
+        (f, f if name in alike.IN_PLACE or "generated" in outs.get(name, f).tags else outs.get(name, f))
+        for name, f in sorted(found.items())
+    ]
+
+
 def read(sources: pathlib.Path) -> Operators:
     parsed = parse_native_yaml(str(_PACKAGED / "native_functions.yaml"), str(_PACKAGED / "tags.yaml"))
     groups = get_grouped_native_functions(parsed.native_functions)
@@ -72,10 +88,10 @@ def read(sources: pathlib.Path) -> Operators:
             name = str(function.func.name)
             if name in by_hand.get(key, ()) or not _needs_kernel(function, index, key):
                 continue
-            if key == "PrivateUse1" and name in in_structured:
+            if key == "PrivateUse1" and (name in in_structured or name in alike.UNSTRUCTURED):
                 continue
             if name.startswith(("_test_", "_foobar")):  # torch's own test operators
                 continue
             names.append(name)
         boxed[key] = names
-    return Operators(structured, boxed, by_hand)
+    return Operators(structured, _unstructured(parsed.native_functions, groups), boxed, by_hand)

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/strides.h>
 
 #include "aten/Empty.h"
@@ -27,6 +28,7 @@ struct Outputs {
   uint64_t sequence;
   CachingAllocator::Route route;
   std::vector<at::Tensor> tensors;
+  bool inference = c10::InferenceMode::is_enabled(); // the caller's: a chip's thread may be in that mode for good
 };
 
 // Called by the driver, on the chip's thread or the caller's.
@@ -42,6 +44,7 @@ kl_result allocateOutput(
     return KL_ERROR_INDEX;
   }
   try {
+    const c10::InferenceMode inference(outputs->inference);
     CachingAllocator::HostCallScope scope(outputs->stream, outputs->sequence, outputs->route);
     const at::IntArrayRef shape(sizes, ndim);
     const auto dense = strides == nullptr ? c10::contiguous_strides(shape) : c10::DimVector(strides, strides + ndim);

@@ -9,6 +9,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
+#include "aten/Alike.h"
 #include "aten/Launch.h"
 
 namespace kunlun::aten {
@@ -19,6 +20,9 @@ OpHandle k_fill_scalar{"aten::fill_.Scalar"};
 OpHandle k_fill_tensor{"aten::fill_.Tensor"};
 OpHandle k_zero{"aten::zero_"};
 OpHandle k_arange{"aten::arange.start_out"};
+OpHandle k_linspace{"aten::linspace.out"};
+OpHandle k_logspace{"aten::logspace.out"};
+OpHandle k_eye{"aten::eye.m_out"};
 OpHandle k_masked_fill_scalar{"aten::masked_fill_.Scalar"};
 OpHandle k_masked_fill_tensor{"aten::masked_fill_.Tensor"};
 
@@ -96,6 +100,38 @@ at::Tensor& arangeOut(const at::Scalar& start, const at::Scalar& end, const at::
   return out;
 }
 
+// The output of `steps` numbers, of whatever shape where it has that many already.
+void prepareSteps(at::Tensor& out, int64_t steps) {
+  TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
+  if (out.numel() != steps) {
+    out.resize_({steps});
+  }
+}
+
+at::Tensor& linspaceOut(const at::Scalar& start, const at::Scalar& end, int64_t steps, at::Tensor& out) {
+  prepareSteps(out, steps);
+  launchInto(k_linspace, out, start, end, steps);
+  return out;
+}
+
+at::Tensor& logspaceOut(const at::Scalar& start, const at::Scalar& end, int64_t steps, double base, at::Tensor& out) {
+  prepareSteps(out, steps);
+  launchInto(k_logspace, out, start, end, steps, base);
+  return out;
+}
+
+at::Tensor& eyeMOut(int64_t n, int64_t m, at::Tensor& out) {
+  TORCH_CHECK(n >= 0, "n must be greater or equal to 0, got ", n);
+  TORCH_CHECK(m >= 0, "m must be greater or equal to 0, got ", m);
+  out.resize_({n, m});
+  launchInto(k_eye, out, n, m);
+  return out;
+}
+
+at::Tensor& eyeOut(int64_t n, at::Tensor& out) {
+  return eyeMOut(n, n, out);
+}
+
 void checkMaskedFill(const at::Tensor& self, const at::Tensor& mask) {
   TORCH_CHECK(
       mask.scalar_type() == at::kBool,
@@ -140,6 +176,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("fill_.Tensor", TORCH_FN(fillTensor));
   m.impl("zero_", TORCH_FN(zero_));
   m.impl("arange.start_out", TORCH_FN(arangeOut));
+  m.impl("linspace.out", TORCH_FN(linspaceOut));
+  m.impl("logspace.out", TORCH_FN(logspaceOut));
+  m.impl("eye.out", TORCH_FN(eyeOut));
+  m.impl("eye.m_out", TORCH_FN(eyeMOut));
   m.impl("masked_fill_.Scalar", TORCH_FN(maskedFillScalar));
   m.impl("masked_fill_.Tensor", TORCH_FN(maskedFillTensor));
 }

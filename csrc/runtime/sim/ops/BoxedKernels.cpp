@@ -7,6 +7,10 @@ namespace kunlun::sim {
 namespace {
 
 constexpr const char* kSchemas[] = {
+    // creation
+    "aten::eye.m_out",
+    "aten::linspace.out",
+    "aten::logspace.out",
     // random
     "aten::bernoulli_.Tensor",
     "aten::bernoulli_.float",

@@ -25,7 +25,8 @@ c10::ArrayRef<Kernel> attentionKernels();
 // The fused operators kunlun::* (folder fused).
 void visitFusedKernels(const std::function<void(c10::ArrayRef<Kernel>)>& visit);
 
-// Schemas that are served through the dispatcher's boxed calling convention (BoxedKernels.cpp).
+// Schemas that are served through the dispatcher's boxed calling convention: BoxedKernels.cpp, and generated ones.
 c10::ArrayRef<const char*> boxedKernels();
+c10::ArrayRef<const char*> generatedBoxedKernels();
 
 } // namespace kunlun::sim

@@ -78,8 +78,10 @@ Entries buildEntries() {
   add(directKernels());
   add(attentionKernels());
   visitFusedKernels(add);
-  for (const char* schema : boxedKernels()) {
-    entries[schema].op = frame::findOperator(schema);
+  for (const auto schemas : {boxedKernels(), generatedBoxedKernels()}) {
+    for (const char* schema : schemas) {
+      entries[schema].op = frame::findOperator(schema);
+    }
   }
   entries["aten::native_layer_norm_backward"].whole_team = true;
   return entries;
