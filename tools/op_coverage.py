@@ -108,11 +108,14 @@ def kind(name: str) -> str:
         return "composite" if tiers.composite_key(tiers.overload_named(name)) is not None else "none"
     if registration.kind == "boxed":
         return "boxed"
+    if "generated/launchers_alike" in registration.source or "generated/launchers_in_place" in registration.source:
+        return "declared launcher"
     return "generated launcher" if "generated" in registration.source else "hand-written"
 
 
 KINDS = {
     "generated launcher": "launchers generated from torch's structured operators",
+    "declared launcher": "launchers of others, declared in tools/codegen/alike.py",
     "hand-written": "kernels written for the device: launchers, views, memory",
     "fused": "fused operators, torch.ops.kunlun.*",
     "boxed": "boxed tier",

@@ -34,6 +34,7 @@ _COMPOSITES = ("CompositeExplicitAutogradNonFunctional", "CompositeExplicitAutog
 
 # What the rule of `launched_operators` does not find: launchers that put others than their own on the stream ...
 _LAUNCHED = {
+    "aten::eye.out": ("aten::eye.m_out",),
     "aten::max": ("aten::amax.out",),
     "aten::min": ("aten::amin.out",),
     "aten::relu": ("aten::clamp_min.out",),
@@ -55,6 +56,8 @@ _BOXED_INSIDE = {
     "aten::convolution_backward_overrideable": "aten::convolution_backward",
     "aten::conj_physical_": "aten::conj_physical.out",
 }
+# ... the dtypes in which launchers without a meta function are launchers, if shapes and strides are alike too ...
+_ALIKE = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 # ... and those that only hand out memory. The test over torch's operator database compares all of them with what runs.
 _MEMORY = {
     "aten::empty.memory_format", "aten::empty_strided", "aten::resize_", "aten::set_", "aten::set_.source_Storage",
@@ -123,12 +126,20 @@ def service(op: OpOverload, dtypes: Sequence[torch.dtype] = (), device: int = 0)
     launched = launched_operators(op)
     if not launched:
         return Service("none")
+    if "generated/launchers_alike" in own.source and not _are_alike(dtypes):
+        return Service("boxed" if addressable else "fallback", op.name(), False)
     if op.name() in _BOXED_INSIDE and not _has_kernel(launched[0], dtypes):
         return Service("boxed" if addressable else "fallback", launched[0], False)
     for name in launched:
         if not _has_kernel(name, dtypes):
             return Service("host_call" if addressable else "fallback", name, False)
     return Service("launcher", launched[0], True)
+
+
+def _are_alike(dtypes: Sequence[torch.dtype]) -> bool:
+    """Whether they may be those of a call with floating-point operands; a result may hold truth values."""
+    found = set(dtypes)
+    return not found or (found != {torch.bool} and found - {torch.bool} <= _ALIKE)
 
 
 def _has_kernel(name: str, dtypes: Sequence[torch.dtype]) -> bool:

@@ -5,7 +5,7 @@ file come out, each in shards so that the compiler can work in parallel:
 
 * ``launchers_<n>.cpp``: an asynchronous launcher for every structured operator
   (functional, in-place and out), registered for ``PrivateUse1``;
-* ``launchers_unstructured.cpp``: the same for those of the others that ``alike.py`` names;
+* ``launchers_alike.cpp`` and ``launchers_in_place.cpp``: the same for those of the others that ``alike.py`` names;
 * ``sim_kernels_<n>.cpp``: the simulated chip's kernels of the same operators;
 * ``boxed_<key>.cpp``: registrations of the boxed tier for every other operator
   that the CPU implements.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 
+import alike
 import emit
 import schemas
 
@@ -39,7 +40,10 @@ def generate(out: pathlib.Path) -> list[pathlib.Path]:
         groups = operators.structured[shard::_SHARDS]
         files[f"launchers_{shard}.cpp"] = emit.launchers(groups, by_hand)
         files[f"sim_kernels_{shard}.cpp"] = emit.sim_kernels(groups, shard)
-    files["launchers_unstructured.cpp"] = emit.unstructured(operators.unstructured)
+    # Two files: by the file of its registration, a tool tells whether a launcher serves all calls (tiers.py).
+    in_place = [pair for pair in operators.unstructured if str(pair[0].func.name) in alike.IN_PLACE]
+    files["launchers_in_place.cpp"] = emit.unstructured(in_place)
+    files["launchers_alike.cpp"] = emit.unstructured([pair for pair in operators.unstructured if pair not in in_place])
     files["sim_kernels_unstructured.cpp"] = emit.sim_unstructured(operators.unstructured)
     files["sim_kernel_list.cpp"] = emit.sim_kernel_list(_SHARDS)
     for key, names in operators.boxed.items():
