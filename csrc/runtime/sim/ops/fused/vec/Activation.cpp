@@ -26,16 +26,15 @@ void eachRow(const View& x, const View& out, const Function& function) {
 }
 
 // x * sigmoid(slope * x)
-template <class T>
 Pair gated(Pair x, float slope = 1.0f) {
-  return x / (pairOf(1.0f) + exp<T>(x * pairOf(-slope)));
+  return x / (pairOf(1.0f) + exp(x * pairOf(-slope)));
 }
 
 template <class T>
 void gate(T* out, const T* gate, const T* up, int64_t width) {
   eachPiece(width, [&](int64_t i, int64_t count) {
     const Pair g = load(gate + i, count);
-    store(out + i, gated<T>(g) * load(up + i, count), count);
+    store(out + i, gated(g) * load(up + i, count), count);
   });
 }
 
@@ -85,7 +84,7 @@ void clampedGate(T* out, const T* x, int64_t width, float alpha, float limit) {
     }
     const Pair g = min(load(gates, count), pairOf(limit));
     const Pair u = max(min(load(ups, count), pairOf(limit)), pairOf(-limit));
-    store(out + i, (u + pairOf(1.0f)) * gated<T>(g, alpha), count);
+    store(out + i, (u + pairOf(1.0f)) * gated(g, alpha), count);
   });
 }
 
@@ -107,7 +106,7 @@ void quickGelu(const kl_frame* frame) {
   withFloatType(args.in(0).dtype, [&](auto zero) {
     using T = decltype(zero);
     eachRow<T>(args.in(0), args.out(0), [](T* out, const T* x, int64_t width) {
-      eachPiece(width, [&](int64_t i, int64_t count) { store(out + i, gated<T>(load(x + i, count), 1.702f), count); });
+      eachPiece(width, [&](int64_t i, int64_t count) { store(out + i, gated(load(x + i, count), 1.702f), count); });
     });
   });
 }

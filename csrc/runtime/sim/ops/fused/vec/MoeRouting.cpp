@@ -76,9 +76,7 @@ void softmaxTopk(const kl_frame* frame, bool norm) {
             total += std::exp(choice.score - chosen[0].score);
           }
         } else {
-          eachPiece(experts, [&](int64_t i, int64_t count) {
-            store(&row[i], exp<float>(load(&row[i], count) - top), count);
-          });
+          eachPiece(experts, [&](int64_t i, int64_t count) { store(&row[i], exp(load(&row[i], count) - top), count); });
           total = std::accumulate(row.begin(), row.end(), 0.0f);
         }
         for (int64_t j = 0; j < k; ++j) {
@@ -114,9 +112,8 @@ void sigmoidGroupTopkNorm(const kl_frame* frame) {
       Best best_groups(kept_groups);
       for (int64_t token = begin; token < end; ++token) {
         readRow<T>(logits, token, scores.data());
-        eachPiece(experts, [&](int64_t i, int64_t count) {
-          store(&scores[i], sigmoid<float>(load(&scores[i], count)), count);
-        });
+        eachPiece(
+            experts, [&](int64_t i, int64_t count) { store(&scores[i], sigmoid(load(&scores[i], count)), count); });
         for (int64_t e = 0; e < experts; ++e) {
           biased[e] = scores[e] + (bias.defined() ? bias.as<float>()[e * bias.stride(0)] : 0.0f);
         }

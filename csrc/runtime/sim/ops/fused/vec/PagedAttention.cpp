@@ -114,7 +114,7 @@ class Group {
       for (int64_t j = 0; j < n; j += 4) {
         scoreFour(&queries_[h * roundUp(size_)], key_rows + j, size_, scores + j);
       }
-      const float factor = softmax_[h].template step<T>(scores, n);
+      const float factor = softmax_[h].step(scores, n);
       addWeighted(scores, value_rows, n, factor, &sums_[h * roundUp(value_size_)], value_size_);
     }
   }

@@ -145,7 +145,7 @@ class Block {
     for (int64_t r = 0; r < rows_; ++r) {
       float* scores = &scores_[r * kKeys];
       mask(scores, position_ + r / heads_, key, n);
-      const float factor = softmax_[r].template step<T>(scores, n);
+      const float factor = softmax_[r].step(scores, n);
       if (factor != 1.0f) {
         float* sums = &sums_[r * value_stride_];
         eachPiece(value_stride_, [&](int64_t i, int64_t) { store(sums + i, load(sums + i) * pairOf(factor)); });

@@ -16,7 +16,6 @@ struct RunningSoftmax {
 
   // Turns scores into weights relative to the largest score so far; entries from `n` to the next multiple of kLanes
   // become zero. Returns what earlier weighted values must be multiplied with.
-  template <class T>
   float step(float* scores, int64_t n) {
     std::fill(scores + n, scores + roundUp(n), kMinusInfinity);
     Pair top = pairOf(kMinusInfinity);
@@ -32,7 +31,7 @@ struct RunningSoftmax {
     }
     Pair total = pairOf(0.0f);
     for (int64_t i = 0; i < n; i += kLanes) {
-      const Pair weights = exp<T>(load(scores + i) - pairOf(largest));
+      const Pair weights = exp(load(scores + i) - pairOf(largest));
       store(scores + i, weights);
       total = total + weights;
     }
