@@ -111,6 +111,19 @@ class Parallel:
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2)
         self.close([self.train(model, optimizer, i, part=True) for i in range(STEPS)], self.reference()[0])
 
+    def test_ddp_with_sync_batch_norm(self):
+        torch.manual_seed(2)
+        whole = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4)).to(self.device)
+        split = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(whole))
+        split = nn.parallel.DistributedDataParallel(split)
+        results = []
+        for model, part in ((whole, False), (split, True)):
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+            results.append([self.train(model, optimizer, i, part) for i in range(STEPS)])
+        self.close(results[1], results[0])
+        for mine, expected in zip(split.module.buffers(), whole.buffers(), strict=True):
+            torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-6)
+
     # ---- sharded
 
     def sharded(self, **arguments):
