@@ -34,11 +34,7 @@ Communicator::Communicator(
     const kl_comm_id& id,
     std::chrono::milliseconds timeout,
     bool high_priority)
-    : device_(device),
-      rank_(rank),
-      nranks_(nranks),
-      high_priority_(high_priority),
-      stream_(getStreamFromPool(high_priority, device)) {
+    : device_(device), rank_(rank), nranks_(nranks), high_priority_(high_priority), stream_(high_priority, device) {
   const auto init = require(collectives().comm_init, "communicators");
   check(init(device, rank, nranks, &id, static_cast<uint64_t>(timeout.count()), &handle_), "comm_init");
 }
@@ -52,9 +48,9 @@ Communicator::~Communicator() {
 
 const Stream& Communicator::receiveStream() {
   if (!receive_stream_) {
-    receive_stream_ = getStreamFromPool(high_priority_, device_);
+    receive_stream_.emplace(high_priority_, device_);
   }
-  return *receive_stream_;
+  return receive_stream_->get();
 }
 
 void Communicator::setPatience(std::chrono::nanoseconds patience) {

@@ -8,7 +8,7 @@
 
 #include <c10/core/Device.h>
 
-#include "runtime/Stream.h"
+#include "distributed/OwnStream.h"
 #include "runtime/chip/collectives.h"
 
 namespace kunlun::distributed {
@@ -51,8 +51,9 @@ class Communicator {
     return nranks_;
   }
   // Where asynchronous operations run. Sends and receives have one each, so that neither waits for the other.
+  // They are its own: where two communicators shared one, ranks that use them in another order would wait in a circle.
   const Stream& stream() const {
-    return stream_;
+    return stream_.get();
   }
   const Stream& receiveStream();
 
@@ -70,8 +71,8 @@ class Communicator {
   const int rank_;
   const int nranks_;
   const bool high_priority_;
-  const Stream stream_;
-  std::optional<Stream> receive_stream_;
+  const OwnStream stream_;
+  std::optional<OwnStream> receive_stream_;
   kl_comm handle_ = nullptr;
 };
 

@@ -159,11 +159,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::endCoalescing() {
       pairCommunicator(device, peer);
     }
     if (work == nullptr) {
-      if (!batch_stream_ || batch_stream_->device_index() != device) {
-        batch_stream_ = getStreamFromPool(options_->is_high_priority_stream, device);
+      if (!batch_stream_ || batch_stream_->get().device_index() != device) {
+        batch_stream_.emplace(options_->is_high_priority_stream, device);
       }
-      work =
-          begin({c10d::OpType::COALESCED, "xccl:coalesced", {}, {}, options_->timeout, true}, nullptr, *batch_stream_);
+      work = begin(
+          {c10d::OpType::COALESCED, "xccl:coalesced", {}, {}, options_->timeout, true}, nullptr, batch_stream_->get());
       work->sequence_ = ++transfers_;
     }
     check(require(collectives().group_start, "groups of transfers")());

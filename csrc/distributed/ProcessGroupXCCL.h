@@ -217,7 +217,7 @@ class ProcessGroupXCCL : public c10d::Backend {
   std::map<std::string, std::shared_ptr<Communicator>> communicators_;
   uint64_t communicators_made_ = 0;
   std::optional<c10::DeviceIndex> used_device_;
-  std::optional<Stream> batch_stream_;
+  std::optional<OwnStream> batch_stream_;
 
   std::atomic<uint64_t> collectives_{0};
   std::atomic<uint64_t> transfers_{0};
