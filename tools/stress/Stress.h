@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/allocator/CachingAllocatorCore.h"
+#include "runtime/chip/collectives.h"
 #include "runtime/sim/Sim.h"
 
 namespace stress {
@@ -75,10 +76,14 @@ struct World {
   std::atomic<uint64_t> chains{0};  // compared byte by byte
   std::atomic<uint64_t> reports{0}; // failures that arrived
   std::atomic<uint64_t> resets{0};
+  std::atomic<uint64_t> collectives{0}; // compared, each on each rank
 };
 
-// Bodies of the threads; both return when `stop` is set.
+// Bodies of the threads; all return when `stop` is set.
 void compute(World& world, uint64_t seed);
 void breakThings(World& world, uint64_t seed);
+// One for each computing device, with the same seed.
+void collect(World& world, int rank, const kl_comm_id& id, uint64_t seed);
+kl_comm_id makeCommId();
 
 } // namespace stress

@@ -1,4 +1,5 @@
-// Stress of the simulated chip's driver, its queues and the caching allocator's core, to be run under sanitizers.
+// Stress of the simulated chip's driver, its queues, its collectives and the caching allocator's core, to be run under
+// sanitizers.
 //
 //   stress [seconds] [threads] [seed]
 #include <chrono>
@@ -53,17 +54,22 @@ void run(double seconds, int threads, uint64_t seed) {
     for (int i = 0; i < 2; ++i) {
       all.emplace_back(breakThings, std::ref(world), seed + 1000 + static_cast<uint64_t>(i));
     }
+    const kl_comm_id id = makeCommId();
+    for (int rank = 0; rank < kComputing; ++rank) {
+      all.emplace_back(collect, std::ref(world), rank, std::cref(id), seed + 2000);
+    }
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     world.stop = true;
     for (auto& thread : all) {
       thread.join();
     }
     std::printf(
-        "%llu chains compared, %llu failures reported, %llu resets\n",
+        "%llu chains and %llu collectives compared, %llu failures reported, %llu resets\n",
         static_cast<unsigned long long>(world.chains),
+        static_cast<unsigned long long>(world.collectives),
         static_cast<unsigned long long>(world.reports),
         static_cast<unsigned long long>(world.resets));
-    STRESS_CHECK(world.chains > 0 && world.reports > 0 && world.resets > 0);
+    STRESS_CHECK(world.chains > 0 && world.collectives > 0 && world.reports > 0 && world.resets > 0);
   }
   kunlun::sim::clearFaults();
   for (int device = 0; device < kDevices; ++device) {
