@@ -25,7 +25,7 @@ Communicator::Communicator(Device& device, uint32_t rank, Members members)
     : device_(device),
       rank_(rank),
       nranks_(static_cast<uint32_t>(members.peers.size())),
-      inline_bytes_(members.control->layout().header(members.control->base()).inline_bytes),
+      inline_bytes_(members.control->layout().inlineBytes()),
       is_crowded_(kThreadsPerRank * nranks_ > std::thread::hardware_concurrency()),
       members_(std::move(members)),
       sends_(nranks_),

@@ -69,8 +69,6 @@ struct alignas(64) RankState {
 
 struct ControlHeader {
   static constexpr size_t kReasonBytes = 1024;
-  uint32_t nranks;
-  uint32_t inline_bytes; // payload behind a posting
   alignas(64) std::atomic<uint32_t> arrived;
   alignas(64) SharedWord generation;        // barriers that all have arrived at
   alignas(64) std::atomic<uint32_t> broken; // 0 no, 1 the reason is being written, 2 yes
@@ -84,6 +82,9 @@ class ControlLayout {
  public:
   ControlLayout(uint32_t nranks, uint32_t inline_bytes) : nranks_(nranks), inline_bytes_(inline_bytes) {}
 
+  uint32_t inlineBytes() const {
+    return inline_bytes_;
+  }
   size_t bytes() const {
     return (postings() + 2 * nranks_ * postingBytes() + kPage - 1) & ~(kPage - 1);
   }

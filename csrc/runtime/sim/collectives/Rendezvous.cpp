@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,8 +13,10 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "runtime/EnvXccl.h"
 #include "runtime/sim/Device.h"
@@ -125,10 +128,7 @@ class Host {
         raise(KL_ERROR_RUNTIME, -1, "cannot make the memory that ranks share: %s", std::strerror(errno));
       }
       Members members;
-      members.control = std::make_unique<ControlBlock>(control.get(), layout);
-      ControlHeader& header = layout.header(members.control->base());
-      header.nranks = nranks_;
-      header.inline_bytes = inline_bytes;
+      members.control = ControlBlock::open(control.get(), layout);
       introduce(control.get(), inline_bytes);
       for (uint32_t rank = 0; rank < nranks_; ++rank) {
         Guest& guest = guests_[rank];
@@ -307,7 +307,7 @@ Members join(int device, uint32_t rank, uint32_t nranks, const Id& id, Deadline 
     if (control.size() != 1) {
       raise(KL_ERROR_RUNTIME, device, "rank 0 sent no shared memory");
     }
-    members.control = std::make_unique<ControlBlock>(control[0].get(), ControlLayout(nranks, welcome.inline_bytes));
+    members.control = ControlBlock::open(control[0].get(), ControlLayout(nranks, welcome.inline_bytes));
     for (uint32_t i = 0; i < nranks; ++i) {
       Member member;
       auto descriptors = receiveMessage(socket, &member, sizeof(member), patience, "introduction of a rank");
@@ -329,6 +329,27 @@ Members join(int device, uint32_t rank, uint32_t nranks, const Id& id, Deadline 
 }
 
 } // namespace
+
+std::shared_ptr<ControlBlock> ControlBlock::open(int fd, const ControlLayout& layout) {
+  struct Known {
+    std::mutex lock; // guards blocks
+    std::map<std::pair<dev_t, ino_t>, std::weak_ptr<ControlBlock>> blocks;
+  };
+  static Known& known = *new Known;
+  struct stat file{};
+  if (fstat(fd, &file) != 0) {
+    raise(KL_ERROR_RUNTIME, -1, "cannot look at the memory that ranks share: %s", std::strerror(errno));
+  }
+  std::lock_guard lock(known.lock);
+  std::erase_if(known.blocks, [](const auto& entry) { return entry.second.expired(); });
+  auto& place = known.blocks[{file.st_dev, file.st_ino}];
+  auto block = place.lock();
+  if (block == nullptr) {
+    block = std::make_shared<ControlBlock>(fd, layout);
+    place = block;
+  }
+  return block;
+}
 
 ControlBlock::ControlBlock(int fd, const ControlLayout& layout) : layout_(layout) {
   base_ = mmap(nullptr, layout.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

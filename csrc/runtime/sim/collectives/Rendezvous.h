@@ -14,6 +14,9 @@ namespace kunlun::sim {
 // The shared block, mapped. The file behind it has no name, and its descriptor is closed once all have mapped it.
 class ControlBlock {
  public:
+  // Ranks of one process share the mapping: what they exchange lies at one address, where a sanitizer can follow it.
+  static std::shared_ptr<ControlBlock> open(int fd, const ControlLayout& layout);
+
   ControlBlock(int fd, const ControlLayout& layout);
   ControlBlock(const ControlBlock&) = delete;
   ControlBlock& operator=(const ControlBlock&) = delete;
@@ -32,7 +35,7 @@ class ControlBlock {
 };
 
 struct Members {
-  std::unique_ptr<ControlBlock> control;
+  std::shared_ptr<ControlBlock> control;
   std::vector<std::shared_ptr<Peer>> peers; // by rank, this one included
 };
 
