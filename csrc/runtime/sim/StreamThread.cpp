@@ -1,4 +1,4 @@
-// The thread's side of a stream: items, waits and failures.
+// The thread's side of a stream: items and waits.
 #include <algorithm>
 #include <cstdio>
 
@@ -196,45 +196,6 @@ bool Stream::claim() {
   // Items that were skipped behind a failure never asked.
   std::erase_if(abandoned_, [&](uint64_t sequence) { return sequence <= running_; });
   return wanted;
-}
-
-Fault Stream::faultFor(uint64_t sequence) {
-  if (stopping_.load(std::memory_order_relaxed)) [[unlikely]] {
-    return std::make_shared<kl_error>(
-        makeError(KL_ERROR_RUNTIME, device_.index(), "", sequence, "dropped because the process is exiting"));
-  }
-  const uint32_t state = state_.load(std::memory_order_acquire);
-  if (state == 0) [[likely]] {
-    return nullptr;
-  }
-  if ((state & kPoisoned) != 0) {
-    if (Fault poison = device_.poison()) {
-      return poison;
-    }
-  }
-  std::lock_guard lock(fault_lock_);
-  if (fault_ != nullptr && reported_ && sequence > skip_through_) {
-    fault_ = nullptr;
-    reported_ = false;
-    state_.fetch_and(~uint32_t{kFault}, std::memory_order_acq_rel);
-  }
-  return fault_;
-}
-
-void Stream::fail(const kl_error& error) {
-  auto fault = std::make_shared<const kl_error>(error);
-  if (error.code == KL_ERROR_DEVICE) {
-    device_.poison(fault);
-  } else {
-    taint(fault);
-  }
-}
-
-void Stream::taint(const Fault& fault) {
-  std::lock_guard lock(fault_lock_);
-  fault_ = fault;
-  reported_ = false;
-  state_.fetch_or(kFault | kUnreported, std::memory_order_acq_rel);
 }
 
 } // namespace kunlun::sim
