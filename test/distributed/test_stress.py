@@ -84,7 +84,10 @@ def test_ranks_killed_at_random_moments(run_ranks):
             import random, threading
             choose = random.Random({attempt})
             victim, moment = choose.randrange(size), choose.random() * 0.3
-            start(seconds=30)
+            start(seconds=60)
+            # A rank that never joins is waited for as long as the group's timeout says, so the moment comes later.
+            dist.all_reduce(torch.ones(1, device="kunlun"))
+            torch.kunlun.synchronize()
             if rank == victim:
                 threading.Timer(moment, os.kill, (os.getpid(), signal.SIGKILL)).start()
             begin = time.monotonic()
