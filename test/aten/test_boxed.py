@@ -358,3 +358,12 @@ def test_memory_set_aside_for_a_result_is_used_once():
         moved = torch.conv_transpose2d(image.to("kunlun"), weight.to("kunlun"))
         assert torch.equal(moved.cpu(), torch.conv_transpose2d(image, weight))
         assert indices.shape == (8,)
+
+
+def test_mode_into_given_tensors():
+    # torch's composite kernel serves only the devices that it names.
+    x = torch.tensor([[1, 2, 2], [3, 3, 1]])
+    out = torch.empty(0, dtype=torch.int64, device=DEVICE), torch.empty(2, dtype=torch.int64, device=DEVICE)
+    assert torch.mode(x.to(DEVICE), out=out)[0] is out[0]
+    for given, expected in zip(out, torch.mode(x), strict=True):
+        assert torch.equal(given.cpu(), expected)

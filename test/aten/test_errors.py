@@ -286,3 +286,15 @@ def test_launch_blocking_raises_at_the_call(check_python):
         KUNLUN_LAUNCH_BLOCKING="1",
     )
     assert printed.split() == ["IndexError", "32.0", "RuntimeError", "32.0", "IndexError", "32.0"]
+
+
+@pytest.mark.parametrize("shape", [(), (10,), (1, 10), (5, 1), (3, 10)], ids=str)
+def test_an_outer_product_in_place_does_not_grow_its_tensor(shape):
+    messages = []
+    for device in ("cpu", DEVICE):
+        x = torch.ones(shape, device=device)
+        with pytest.raises(RuntimeError) as caught:
+            x.addr_(torch.ones(5, device=device), torch.ones(10, device=device))
+        messages.append(str(caught.value))
+        assert x.shape == shape
+    assert messages[0] == messages[1]

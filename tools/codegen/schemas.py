@@ -25,6 +25,8 @@ BOXED_KEYS = {
     "QuantizedPrivateUse1": DispatchKey.QuantizedCPU,
     "NestedTensorPrivateUse1": DispatchKey.NestedTensorCPU,
 }
+# Composite kernels of torch that refuse devices which they do not name, though they would serve them.
+REFUSED_COMPOSITES = {"mode.values"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,8 @@ def _needs_kernel(function: NativeFunction, index, key: str) -> bool:
     What delegates to a structured operator has one only where the declaration names it, as for sparse tensors; torch's
     own composite kernel would take its place there and make a dense result.
     """
+    if key == "PrivateUse1" and str(function.func.name) in REFUSED_COMPOSITES:
+        return True
     return index.has_kernel(function) and (key != "PrivateUse1" or function.structured_delegate is None)
 
 
