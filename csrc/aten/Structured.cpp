@@ -84,10 +84,10 @@ void resizeOutput(
 void checkSameDtype(const at::Tensor& a, const at::Tensor& b) {
   TORCH_CHECK(
       a.scalar_type() == b.scalar_type(),
-      "expected both operands to have the same dtype, but got: ",
-      a.scalar_type(),
-      " and ",
-      b.scalar_type());
+      "expected m1 and m2 to have the same dtype, but got: ",
+      a.dtype(),
+      " != ",
+      b.dtype());
 }
 
 } // namespace kunlun::aten::detail
