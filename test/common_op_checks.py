@@ -130,11 +130,13 @@ def outcome(action: Callable, side: Side):
     return result, None
 
 
-def elsewhere(results) -> str | None:
-    """What is on another device than the tests' tensors."""
-    index = torch.device(common_move.DEVICE).index or 0
+def elsewhere(results, sample) -> str | None:
+    """What is on another device than the tests' tensors, the host included."""
+    device = torch.device(common_move.DEVICE)
+    if not tensors_of((sample.input, sample.args, sample.kwargs)) and "device" not in sample.kwargs:
+        return None  # a factory that was not told where
     for tensor in tensors_of(results):
-        if tensor.device.type != "cpu" and tensor.device.index != index:
+        if (tensor.device.type, tensor.device.index) != (device.type, device.index or 0):
             return f"a result is on {tensor.device}"
     return None
 
@@ -159,7 +161,7 @@ def check(kind: str, op, dtype, samples: Iterable, action: Callable, record_prop
             difference = f"{type(error).__name__}: {error}"
         else:
             difference = same(expected, actual, not uses_randomness(op, sample), tolerance_of(op, tolerance))
-        difference = difference or elsewhere(actual)
+        difference = difference or elsewhere(actual, sample)
         if not difference and torch.kunlun.current_device() != 0:
             difference = f"left the current device set to {torch.kunlun.current_device()}"
             torch.kunlun.set_device(0)
@@ -171,10 +173,10 @@ def check(kind: str, op, dtype, samples: Iterable, action: Callable, record_prop
     assert not problems, f"{len(problems)} of {compared} samples differ, the first:\n  " + "\n  ".join(problems[:3])
 
 
-def known_failures(path: Path = SKIPS) -> dict[str, str]:
-    """Cases that do not pass: pattern -> reason and link.
+def known_failures(path: Path = SKIPS) -> dict[tuple[str, str], str]:
+    """Cases that do not pass: kind and pattern of ``operator-dtype`` -> reason and link.
 
-    A line is ``pattern | reason | link``; a case is named ``kind: operator-dtype``.
+    A line is ``kind + kind ...: pattern | reason | link``.
     """
     cases = {}
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -182,12 +184,18 @@ def known_failures(path: Path = SKIPS) -> dict[str, str]:
             continue
         parts = [part.strip() for part in line.split("|")]
         if len(parts) != 3 or not all(parts) or "http" not in parts[2]:
-            raise ValueError(f"{path.name}:{number}: expected `pattern | reason | link`, found {line!r}")
-        cases[parts[0]] = f"{parts[1]} ({parts[2]})"
+            raise ValueError(f"{path.name}:{number}: expected `kinds: pattern | reason | link`, found {line!r}")
+        kinds, _, pattern = parts[0].partition(": ")
+        cases |= {(kind, pattern): f"{parts[1]} ({parts[2]})" for kind in kinds.split(" + ")}
     return cases
 
 
 KNOWN_FAILURES = known_failures()
+
+
+def known_failure(kind: str, name: str) -> str | None:
+    found = (why for (k, pattern), why in KNOWN_FAILURES.items() if k == kind and fnmatch.fnmatchcase(name, pattern))
+    return next(found, None)
 
 
 def chosen(kind: str, name: str, share: float) -> bool:
@@ -205,8 +213,8 @@ def parameters(kind: str, pairs: Iterable, quick: float) -> Iterator:
         in_quick = chosen(kind, name, quick)
         if QUICK_ONLY and not in_quick:
             continue
-        reasons = [why for pattern, why in KNOWN_FAILURES.items() if fnmatch.fnmatchcase(f"{kind}: {name}", pattern)]
-        marks = [pytest.mark.xfail(strict=True, reason=reasons[0])] if reasons else []
+        reason = known_failure(kind, name)
+        marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
         if not in_quick:
             marks.append(pytest.mark.full)
         yield pytest.param(op, dtype, id=name, marks=marks)

@@ -21,14 +21,15 @@ torch carries a database of its operators, with inputs for each, and a list of c
 {torch} does with them, and in how many cases kunlun does the same, bit for bit. Written by
 
 ```
-{command}
+make test-full
 python -m tools.op_rates build/test-full/*.json --write docs/operator_tests.md
 ```
 
-on the simulated chip, {date}, in {processor_minutes} minutes of processor time. A case is one kind of check of one
-operator in one dtype, with all of its samples. It passes if the device does with each sample what the CPU does: the
-same values, dtypes, shapes and strides, or the same error. Where the CPU refuses every sample, or the check applies to
-none (a constant derivative has no second one), there is nothing to compare; that counts in no rate.
+on the simulated chip, {date}; these parts of `make test-full` took {minutes:.0f} minutes of processor time. A case is
+one kind of check of one operator in one dtype, with all of its samples. It passes if the device does with each sample
+what the CPU does: the same values, dtypes, shapes and strides, or the same error. Where the CPU refuses every sample,
+or the check applies to none (a constant derivative has no second one), there is nothing to compare; that counts in no
+rate. A sample is the quick suite's share of the cases.
 
 {tables}
 
@@ -103,10 +104,14 @@ def table(cases: Iterable[dict], key: Callable[[dict], object], heading: str) ->
     return lines
 
 
+def named(case: dict, key: str) -> str:
+    return case[key] + (" (sample)" if case.get("sample") else "")
+
+
 def by_kind(cases: list[dict]) -> list[list[str]]:
     order = list(EXPLANATIONS)
     known = sorted(cases, key=lambda case: order.index(case["kind"]) if case["kind"] in order else len(order))
-    return table(known, lambda case: case["kind"], "check")
+    return table(known, lambda case: named(case, "kind"), "check")
 
 
 def by_dtype(cases: list[dict]) -> list[list[str]]:
@@ -114,7 +119,7 @@ def by_dtype(cases: list[dict]) -> list[list[str]]:
 
 
 def by_place(cases: list[dict]) -> list[list[str]]:
-    return table(sorted(cases, key=lambda case: case["place"]), lambda case: case["place"], "tensors on")
+    return table(sorted(cases, key=lambda case: case["place"]), lambda case: named(case, "place"), "tensors on")
 
 
 def text(lines: list[list[str]]) -> list[str]:
@@ -158,7 +163,15 @@ def main(words: list[str] | None = None) -> None:
             parser.error("--write needs the file run.json of `make test-full` as well")
         tables = "\n\n".join(f"## {heading}\n\n{markdown(lines)}" for heading, lines in sections(cases))
         explanations = "\n".join(f"- **{kind}**: {what}" for kind, what in EXPLANATIONS.items())
-        arguments.write.write_text(DOCUMENT.format(tables=tables, explanations=explanations, **run))
+        parts = [part for name, part in run["parts"].items() if name != "suite"]
+        text_of_page = DOCUMENT.format(
+            torch=run["torch"],
+            date=max(part["date"] for part in parts),
+            minutes=sum(part["processor_minutes"] for part in parts),
+            tables=tables,
+            explanations=explanations,
+        )
+        arguments.write.write_text(text_of_page)
         print(f"\nwritten: {arguments.write}")
 
 

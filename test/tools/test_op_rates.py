@@ -55,14 +55,15 @@ def test_places_are_apart_and_the_document_needs_the_whole_run(tmp_path, capsys)
     cases.write_text(json.dumps([*CASES, case(place="kunlun:1", outcome="failed")]))
     with pytest.raises(SystemExit):
         op_rates.main([str(cases), "--write", str(out)])
-    about = {"torch": "2.13.0", "date": "2000-01-01", "processor_minutes": 5, "command": "make test-full"}
+    part = {"date": "2000-01-01", "processor_minutes": 4.6}
+    about = {"torch": "2.13.0", "parts": {"suite": part, "values": part, "out": part}}
     run.write_text(json.dumps(about))
     op_rates.main([str(cases), str(run), "--write", str(out)])
     assert "kunlun:1" in capsys.readouterr().out
     text = out.read_text()
     assert "| values | 3 | 4 | 12 | 2 | 1 | 1 | 50.00 % | 1 |" in text
     assert "| kunlun:1 | 1 | 1 | 3 | 0 | 0 | 1 | 0.00 % | 0 |" in text
-    assert "make test-full" in text
+    assert "2000-01-01; these parts of `make test-full` took 9 minutes" in text
 
 
 def test_every_kind_of_check_is_explained():
@@ -86,7 +87,30 @@ def test_a_run_writes_what_it_compared(tmp_path):
 
 
 def test_the_parts_of_the_full_sweep_are_the_suite():
-    suite, operators = test_full.PARTS["suite"], test_full.PARTS["operators"]
-    assert suite == (["test", f"--ignore={test_full.OPERATORS}"], {})
-    assert operators == ([test_full.OPERATORS], {})
-    assert (ROOT / test_full.OPERATORS).is_dir()
+    words = [arguments for arguments, environment in test_full.PARTS.values() if not environment]
+    assert ["test", f"--ignore={test_full.OPERATORS}"] in words
+    files = {str(path.relative_to(ROOT)) for path in (ROOT / test_full.OPERATORS).glob("test_*.py")}
+    assert len(files) > 5
+    assert {arguments[0] for arguments in words} == files | {"test"}
+    assert all(not arguments[1:] for arguments in words if arguments[0] != "test")
+
+
+def test_a_part_that_runs_again_replaces_what_it_wrote(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(test_full, "OUT", tmp_path / "build")
+    monkeypatch.setattr(test_full, "ROOT", tmp_path)
+    passes = tmp_path / "test_this.py"
+    passes.write_text("def test_this():\n    pass\n")
+    monkeypatch.setattr(test_full, "PARTS", {"one": ([str(passes)], {}), "two": ([str(tmp_path / "absent.py")], {})})
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "zero.json").write_text(json.dumps(CASES))
+    words = ["-p", "no:cacheprovider", f"--rootdir={ROOT}", f"-c={ROOT / 'pyproject.toml'}", f"--confcutdir={ROOT}"]
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'test'}")
+    plugin = ["-p", "common_rates"]
+    assert test_full.main(["--only", "one", *plugin, *words]) == 0
+    assert test_full.main(["--only", "two", *plugin, *words]) == 1
+    out = capsys.readouterr().out
+    assert "1 passed" in out
+    assert "failed: two" in out
+    parts = json.loads((tmp_path / "build" / "run.json").read_text())["parts"]
+    assert set(parts) == {"one", "two"}
+    assert parts["one"]["processor_minutes"] > 0

@@ -49,12 +49,19 @@ def backward_in_place(op, side):
 
 
 def second_derivative(op, side):
+    """Backward of backward, in one thread.
+
+    Autograd adds gradients up in the order in which their operators were called, as far as it knows: it counts them in
+    each thread apart. Those of the first backward pass belong to the thread of a device otherwise, and sums are rounded
+    differently than on the CPU.
+    """
     inputs, outputs = call(op, side)
-    first = grad(side, outputs, inputs, create_graph=True)
-    again = [t for t in first if t is not None and t.requires_grad]
-    if not again:
-        raise NothingToCheck
-    return first, grad(side, again, inputs)
+    with torch.autograd.set_multithreading_enabled(False):
+        first = grad(side, outputs, inputs, create_graph=True)
+        again = [t for t in first if t is not None and t.requires_grad]
+        if not again:
+            raise NothingToCheck
+        return first, grad(side, again, inputs)
 
 
 def forward_mode(op, side):

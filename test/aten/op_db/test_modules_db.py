@@ -14,7 +14,7 @@ from torch.testing._internal.common_modules import ModuleErrorEnum, ModuleInfo, 
 
 # torch composes them in another way on the CPU than on any device, with other roundings in between: they are only
 # close, and in half types not even that.
-CLOSE = {"nn.LSTM", "nn.LSTMCell", "nn.GRU", "nn.GRUCell"}
+CLOSE = {"nn.RNN", "nn.LSTM", "nn.LSTMCell", "nn.GRU", "nn.GRUCell"}
 HALF = {torch.float16, torch.bfloat16}
 
 
@@ -61,8 +61,8 @@ def construct(op, side, device: str) -> torch.nn.Module:
     if device == "cpu":
         module = host.to(side.device)
     else:
-        kwargs["device"] = side.device
-        module = op.info.module_cls(*map_tensors(lambda t: t.to(side.device), args), **kwargs)
+        args, kwargs = map_tensors(lambda tensor: tensor.to(side.device), (args, kwargs))
+        module = op.info.module_cls(*args, **{**kwargs, "device": side.device})
         module.load_state_dict(host.state_dict())
     return module.to(side.sample.dtype).train(side.sample.training)
 

@@ -47,7 +47,10 @@ FORMS = [right, wrong_size, empty, with_gaps, reversed_strides, other_float, int
 
 
 def out(op, side):
-    """For each form of out=: it, whether it was returned, how many warnings of a new size there were; or the error."""
+    """For each form of out=: it, whether it was returned, how many warnings of a new size there were.
+
+    Or the type of the error: what it says may come from another step on the way to the same result.
+    """
     value, args, kwargs = side.inputs()
     plain = op(value, *args, **kwargs)
     leaves = tensors_of(plain)
@@ -65,7 +68,7 @@ def out(op, side):
             warnings.simplefilter("always")
             returned = side.attempt(op, value, *args, **kwargs, out=given)
         if isinstance(returned, Refused):
-            results.append(returned)
+            results.append(returned.error)
             continue
         identical = [a is b for a, b in zip(tensors_of(returned), tensors_of(given), strict=True)]
         resized = sum("was resized" in str(warning.message) for warning in caught)
