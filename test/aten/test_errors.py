@@ -113,7 +113,7 @@ AT_THE_CALL = {
     "broadcast": (lambda a: a + make(DEVICE, 3, 3), RuntimeError, r"size of tensor a \(4\) must match"),
     "in place": (lambda a: a[0].clone().add_(a), RuntimeError, "doesn't match the broadcast shape"),
     "mm shapes": (lambda a: a @ make(DEVICE, 3, 3), RuntimeError, "mat1 and mat2 shapes cannot be multiplied"),
-    "mm dtypes": (lambda a: a @ a.double(), RuntimeError, "same dtype, but got: Float and Double"),
+    "mm dtypes": (lambda a: a @ a.double(), RuntimeError, "same dtype, but got: float != double"),
     "bmm dtypes": (lambda a: torch.bmm(a[None], a[None].half()), RuntimeError, "same dtype"),
     "addmm dtypes": (lambda a: torch.addmm(a, a, a.double()), RuntimeError, "same dtype"),
     "linear dtypes": (lambda a: F.linear(a, a.bfloat16()), RuntimeError, "same dtype"),
