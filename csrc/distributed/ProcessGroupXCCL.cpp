@@ -260,6 +260,11 @@ c10::intrusive_ptr<Work> ProcessGroupXCCL::begin(
 }
 
 void ProcessGroupXCCL::finish(const c10::intrusive_ptr<Work>& work) {
+  if (work->recordFunctionEndCallback_) {
+    // What a profiler sees of it ends here: the handle may outlive the profiler.
+    work->recordFunctionEndCallback_();
+    work->recordFunctionEndCallback_ = nullptr;
+  }
   work->completion_->markEnd(work->stream_.handle());
   if (work->is_async_) {
     work->end_.record(work->stream_);

@@ -104,3 +104,19 @@ def test_ctrl_c_ends_a_wait_for_peers(check_ranks, what):
         """
     )
     assert 0.2 < float(ranks[0].out) < 10
+
+
+def test_a_handle_may_outlive_the_profiler(check_ranks):
+    check_ranks(
+        """
+        start()
+        x = torch.ones(10, device="kunlun")
+        for _ in range(3):
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+                work = dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True)
+            del work
+            dist.all_reduce(x, dist.ReduceOp.MAX)  # releases what has ended
+        assert "xccl:all_reduce" in [event.key for event in profiler.key_averages()]
+        dist.destroy_process_group()
+        """
+    )
