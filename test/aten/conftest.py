@@ -22,3 +22,12 @@ def clean_state():
         torch.kunlun.set_stream(torch.kunlun.default_stream(index))
         torch.kunlun.synchronize(index)
     torch.kunlun.set_device(0)
+
+
+@pytest.fixture
+def warn_always():
+    """What torch says once in a process is said again."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)

@@ -166,15 +166,6 @@ def test_conjugate_and_negative_bits():
     assert torch.equal(torch.kthvalue(device.conj().imag, 1).values.cpu(), torch.kthvalue(host.conj().imag, 1).values)
 
 
-@pytest.fixture
-def warn_always():
-    """What torch says once in a process is said again."""
-    before = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)
-    yield
-    torch.set_warn_always(before)
-
-
 @pytest.mark.usefixtures("warn_always")
 def test_warnings_reach_the_caller_as_python_warnings():
     x = arange(4, 4)

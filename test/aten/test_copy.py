@@ -59,6 +59,7 @@ def test_conversion_is_the_cpus(source):
         assert raw(device.to("kunlun:1", target)) == raw(expected), target
 
 
+@pytest.mark.usefixtures("warn_always")
 def test_complex_to_real_warns():
     with pytest.warns(UserWarning, match="Casting complex values to real discards the imaginary part"):
         real = sample(torch.complex64).to(DEVICE).to(torch.float32)

@@ -43,7 +43,7 @@ class Plan:
 
 # What torch compiles its own vectorised kernels with.
 INSTRUCTION_SET_FLAGS = {
-    "default": [],
+    "default": ["-Wno-psabi"],  # vectors wider than the machine's are passed within this library only
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     # g++ 12 takes its own intrinsics for uses of uninitialised variables.
     "avx512": [
