@@ -26,7 +26,7 @@ class Finished:
 # Importing torch takes seconds, so one process has done it and forks for every piece of code, which is allowed as long
 # as it has not used a device itself. The child ends like any Python process.
 SERVER = """
-import json, os, sys
+import json, os, signal, sys
 import torch, torch_xpu_kunlun
 for line in sys.stdin:
     job = json.loads(line)
@@ -40,6 +40,7 @@ for name, descriptor in (("stdout", 1), ("stderr", 2)):
     with open(job[name], "w") as file:
         os.dup2(file.fileno(), descriptor)
 os.environ.update(job["environment"])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
 exec(compile(job["code"], "<test>", "exec"), {"__name__": "__main__"})
 """
 
