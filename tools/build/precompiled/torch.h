@@ -1,5 +1,5 @@
-// What nearly every source with torch reads first. Compiled once where the compiler is GCC; a source still includes what
-// it needs itself (`python -m tools.build --no-precompiled --folder ...` proves it).
+// What nearly every source with torch reads first. Compiled once where the compiler is GCC; a source still includes
+// what it needs itself (`python -m tools.build --no-precompiled --folder ...` proves it).
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
