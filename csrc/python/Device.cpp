@@ -213,6 +213,7 @@ void bindDevice(py::module_& module) {
   module.def("_get_default_generator", &defaultGenerator);
   module.def("_get_environment", &environment);
   module.def("_get_chip_info", &chipInfo);
+  module.def("_custom_ops_enabled", wrap_pybind_function([] { return env().custom_ops; }));
   module.def("_get_autocompare_settings", wrap_pybind_function(&autocompareSettings));
 }
 

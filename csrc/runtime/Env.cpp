@@ -37,6 +37,7 @@ constexpr const char* kSimMemory = "KUNLUN_SIM_MEMORY";
 constexpr const char* kSimThreads = "KUNLUN_SIM_THREADS";
 constexpr const char* kSimProtect = "KUNLUN_SIM_PROTECT";
 constexpr const char* kSimHostAddressable = "KUNLUN_SIM_HOST_ADDRESSABLE";
+constexpr const char* kCustomOps = "KUNLUN_CUSTOM_OPS";
 constexpr const char* kSimPoison = "KUNLUN_SIM_POISON";
 constexpr const char* kSimFault = "KUNLUN_SIM_FAULT";
 constexpr const char* kSimOperators = "KUNLUN_SIM_OPERATORS";
@@ -242,6 +243,7 @@ Env parse() {
     e.fallback = parseFallbackPolicy(*text);
   }
   e.autocompare = parseAutocompare();
+  e.custom_ops = parseSwitch(kCustomOps, e.custom_ops);
   e.log_level = parseLogLevel();
   return e;
 }
@@ -382,6 +384,10 @@ const std::vector<EnvVariable>& envVariables() {
        "run; "
        "1 then raises, warn warns, once for each operator."},
       {kAutocompareDir, "a folder", "kunlun_autocompare", "Where KUNLUN_AUTOCOMPARE saves its cases."},
+      {kCustomOps,
+       "0 or 1",
+       "1",
+       "Whether the plug-ins of vLLM and SGLang run the fused operators, or torch's own in place of every one."},
       {kLogLevel, "silent, warn, info or debug", "warn", "What is written to stderr."},
       {kSimDevices, "0 to 64", "2", "Number of simulated devices."},
       {kSimMemory,

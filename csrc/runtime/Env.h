@@ -86,6 +86,7 @@ struct Env {
   bool launch_blocking = false;
   FallbackPolicy fallback;
   Autocompare autocompare;
+  bool custom_ops = true; // engines run the fused operators, not torch's own in their place
   LogLevel log_level = LogLevel::Warn;
 };
 

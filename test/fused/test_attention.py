@@ -89,6 +89,17 @@ def test_scale_and_sinks(dtype):
     check("paged_attention", dtype, *decode, scale=0.4, sinks=sinks, tolerance=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize(("slopes", "softcap"), [(True, 0.0), (False, 1.5), (True, 30.0)])
+def test_slopes_and_soft_caps(dtype, slopes, softcap):
+    change = {"alibi_slopes": torch.rand(6) if slopes else None, "softcap": softcap, "scale": 0.5}
+    prefill = packed(dtype, (9, 80, 3), (9, 100, 1), 6, 3, 24)
+    check("prefill_attention", dtype, *prefill, **change, tolerance=TOLERANCE[dtype])
+    check("prefill_attention", dtype, *prefill, **change, is_causal=False, tolerance=TOLERANCE[dtype])
+    decode = paged(dtype, (1, 0, 80), 6, 3, 24)
+    check("paged_attention", dtype, *decode, **change, tolerance=TOLERANCE[dtype])
+    check("paged_attention", dtype, *decode, **change, window_left=70, tolerance=TOLERANCE[dtype])
+
+
 @pytest.mark.parametrize("heads", [(1, 1), (4, 4), (6, 2), (9, 3), (7, 1)], ids=str)
 @pytest.mark.parametrize("block_size", [1, 16, 50])
 def test_paged(dtype, heads, block_size):
@@ -235,6 +246,10 @@ def test_wrong_arguments(device):
         ops.prefill_attention(q, k, v, starts, ends[:2])
     with pytest.raises(RuntimeError, match="window_left must be -1 for no limit, or a number of tokens, got -2"):
         ops.prefill_attention(q, k, v, starts, ends, window_left=-2)
+    with pytest.raises(RuntimeError, match=r"alibi_slopes must have shape \[4\], got \[3\]"):
+        ops.prefill_attention(q, k, v, starts, ends, alibi_slopes=torch.randn(3, device=device))
+    with pytest.raises(ValueError, match="softcap must be 0 for none, or positive, got -1"):
+        ops.prefill_attention(q, k, v, starts, ends, softcap=-1.0)
     with pytest.raises(RuntimeError, match="sinks must be Float, got Double"):
         ops.prefill_attention(q, k, v, starts, ends, sinks=torch.randn(4, device=device).double())
     query, key_cache, value_cache, table, lens = (t.to(device) for t in paged(torch.float32, (3, 20), 4, 2, 16))

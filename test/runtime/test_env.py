@@ -25,6 +25,7 @@ def test_defaults(programs):
         "copy": "0",
         "link": "0",
         "blocking": "0",
+        "custom_ops": "1",
         "log": "1",
         "fallback": "warn add.Tensor=warn add.out=warn nonzero=warn",
         "autocompare": "0:kunlun_autocompare",
@@ -63,6 +64,7 @@ def test_defaults(programs):
         ("KUNLUN_AUTOCOMPARE", "1", "autocompare", "1:kunlun_autocompare"),
         ("KUNLUN_AUTOCOMPARE", "warn", "autocompare", "2:kunlun_autocompare"),
         ("KUNLUN_AUTOCOMPARE_DIR", "/tmp/cases", "autocompare", "0:/tmp/cases"),
+        ("KUNLUN_CUSTOM_OPS", "0", "custom_ops", "0"),
         ("KUNLUN_LOG_LEVEL", "debug", "log", "3"),
         ("KUNLUN_FALLBACK", "allow", "fallback", "allow add.Tensor=allow add.out=allow nonzero=allow"),
         (

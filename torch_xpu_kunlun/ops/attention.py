@@ -16,6 +16,8 @@ def prefill_attention(
     window_right: int = -1,
     sinks: Tensor | None = None,
     block_table: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    softcap: float = 0.0,
     *,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor] | Tensor:
@@ -34,6 +36,9 @@ def prefill_attention(
         window_right: how many after; -1 for all. Without meaning if ``is_causal``.
         sinks: ``[heads]``, float32: a score for each head that takes its share of the weights and has no value.
         block_table: ``[sequences, blocks]``, int32 or int64: the blocks of every sequence's keys, in order.
+        alibi_slopes: ``[heads]``, float32: ``slope * distance`` is taken from each score, the distance being that
+            between the positions of query and key.
+        softcap: scores become ``softcap * tanh(score / softcap)``, before ``alibi_slopes`` and ``sinks``; 0 for none.
         out: where to write the result, contiguous in its last dimension.
 
     Returns:
@@ -45,9 +50,10 @@ def prefill_attention(
         IndexError: lengths or blocks do not fit the tensors (reported at the next synchronisation).
     """
     args = (query, key, value, cu_seqlens_q, cu_seqlens_k, scale, is_causal, window_left, window_right, sinks)
+    args += (block_table, alibi_slopes, softcap)
     if out is None:
-        return torch.ops.kunlun.prefill_attention(*args, block_table)
-    torch.ops.kunlun.prefill_attention.out(*args, block_table, out=out)
+        return torch.ops.kunlun.prefill_attention(*args)
+    torch.ops.kunlun.prefill_attention.out(*args, out=out)
     return out
 
 
@@ -60,6 +66,8 @@ def paged_attention(
     scale: float | None = None,
     window_left: int = -1,
     sinks: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    softcap: float = 0.0,
     *,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor] | Tensor:
@@ -71,7 +79,7 @@ def paged_attention(
             ``[blocks, block_size, kv_heads, head_size]`` pass ``cache.transpose(1, 2)``.
         block_table: ``[sequences, blocks]``, int32 or int64.
         context_lens: ``[sequences]``, int32 or int64: keys of every sequence, the new token's included.
-        scale, window_left, sinks: as for :func:`prefill_attention`.
+        scale, window_left, sinks, alibi_slopes, softcap: as for :func:`prefill_attention`.
         out: where to write the result, contiguous in its last dimension.
 
     Returns:
@@ -80,7 +88,7 @@ def paged_attention(
     Raises:
         IndexError: lengths or blocks do not fit the cache (reported at the next synchronisation).
     """
-    args = (query, key_cache, value_cache, block_table, context_lens, scale, window_left, sinks)
+    args = (query, key_cache, value_cache, block_table, context_lens, scale, window_left, sinks, alibi_slopes, softcap)
     if out is None:
         return torch.ops.kunlun.paged_attention(*args)
     torch.ops.kunlun.paged_attention.out(*args, out=out)

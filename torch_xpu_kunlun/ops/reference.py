@@ -139,6 +139,8 @@ def attention(
     left: int,
     right: int,
     sinks: Tensor | None,
+    alibi_slopes: Tensor | None,
+    softcap: float,
 ) -> tuple[Tensor, Tensor]:
     """One sequence: ``[tokens, heads, size]`` each; ``left`` and ``right`` limit what a query sees, -1 for no limit."""
     group = query.shape[1] // key.shape[1]
@@ -148,6 +150,10 @@ def attention(
     scores = torch.einsum("qhd,khd->hqk", query.float() * scale, key)
     there = torch.arange(key.shape[0], device=query.device)
     here = torch.arange(query.shape[0], device=query.device)[:, None] + key.shape[0] - query.shape[0]
+    if softcap != 0:
+        scores = softcap * torch.tanh(scores / softcap)
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes[:, None, None] * (here - there).abs()
     hidden = torch.zeros_like(scores[0], dtype=torch.bool)
     if left >= 0:
         hidden |= there < here - left
@@ -176,6 +182,8 @@ def prefill_attention(
     window_right: int = -1,
     sinks: Tensor | None = None,
     block_table: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     queries, keys = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     outs = [query.new_empty(0, query.shape[1], value.shape[-1])]
@@ -186,7 +194,8 @@ def prefill_attention(
         else:
             k, v = (gathered(cache, block_table[i], keys[i + 1] - keys[i]) for cache in (key, value))
         right = 0 if is_causal else window_right
-        out, lse = attention(query[queries[i] : queries[i + 1]], k, v, scale, window_left, right, sinks)
+        q = query[queries[i] : queries[i + 1]]
+        out, lse = attention(q, k, v, scale, window_left, right, sinks, alibi_slopes, softcap)
         outs.append(out)
         lses.append(lse)
     return torch.cat(outs), torch.cat(lses, 1)
@@ -201,12 +210,13 @@ def paged_attention(
     scale: float | None = None,
     window_left: int = -1,
     sinks: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     ends = functional.pad(context_lens.cumsum(0), (1, 0))
     starts = torch.arange(query.shape[0] + 1, device=query.device)
-    return prefill_attention(
-        query, key_cache, value_cache, starts, ends, scale, True, window_left, -1, sinks, block_table
-    )
+    args = (query, key_cache, value_cache, starts, ends, scale, True, window_left, -1, sinks, block_table)
+    return prefill_attention(*args, alibi_slopes, softcap)
 
 
 def attention_merge_stage(

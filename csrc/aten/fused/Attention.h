@@ -24,8 +24,7 @@ inline void checkHeads(
     const at::Tensor& key,
     const char* value_name,
     const at::Tensor& value,
-    int64_t key_dims,
-    const OptionalTensor& sinks) {
+    int64_t key_dims) {
   checkFloat(op, "query", query);
   checkDims(op, "query", query, 3);
   checkDims(op, key_name, key, key_dims);
@@ -46,10 +45,19 @@ inline void checkHeads(
       " (",
       key.sym_size(1),
       ")");
-  if (has(sinks)) {
-    checkDtype(op, "sinks", *sinks, at::kFloat);
-    checkShape(op, "sinks", *sinks, {query.sym_size(1)});
+}
+
+// One float32 number for each head of query: sinks, slopes.
+inline void checkOfHeads(const char* op, const char* name, const OptionalTensor& tensor, const at::Tensor& query) {
+  if (has(tensor)) {
+    checkDtype(op, name, *tensor, at::kFloat);
+    checkShape(op, name, *tensor, {query.sym_size(1)});
   }
+}
+
+inline void checkSoftcap(const char* op, double softcap) {
+  TORCH_CHECK_VALUE(
+      softcap >= 0 && std::isfinite(softcap), op, ": softcap must be 0 for none, or positive, got ", softcap);
 }
 
 inline void checkWindow(const char* op, const char* name, int64_t window) {
@@ -72,16 +80,16 @@ inline double scaleOf(std::optional<double> scale, const at::Tensor& query) {
   return scale.has_value() ? *scale : 1.0 / std::sqrt(static_cast<double>(query.size(2)));
 }
 
+// Without memory for meta tensors.
 inline Attention emptyResults(const at::Tensor& query, const at::Tensor& value) {
+  if (query.is_meta()) {
+    return {
+        at::empty_symint({query.sym_size(0), query.sym_size(1), value.sym_size(-1)}, query.options()),
+        at::empty_symint({query.sym_size(1), query.sym_size(0)}, query.options().dtype(at::kFloat))};
+  }
   return {
       empty({query.size(0), query.size(1), value.size(-1)}, query.scalar_type(), query.device()),
       empty({query.size(1), query.size(0)}, at::kFloat, query.device())};
-}
-
-inline Attention metaResults(const at::Tensor& query, const at::Tensor& value) {
-  return {
-      at::empty_symint({query.sym_size(0), query.sym_size(1), value.sym_size(-1)}, query.options()),
-      at::empty_symint({query.sym_size(1), query.sym_size(0)}, query.options().dtype(at::kFloat))};
 }
 
 } // namespace kunlun::aten::fused

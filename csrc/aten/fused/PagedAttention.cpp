@@ -11,52 +11,55 @@ namespace {
 OpHandle k_paged_attention{"kunlun::paged_attention"};
 OpHandle k_attention_merge_stage{"kunlun::attention_merge_stage"};
 
-void checkPaged(
-    const at::Tensor& query,
-    const at::Tensor& key_cache,
-    const at::Tensor& value_cache,
-    const at::Tensor& block_table,
-    const at::Tensor& context_lens,
-    int64_t window_left,
-    const OptionalTensor& sinks) {
-  const char* op = "paged_attention";
-  checkHeads(op, query, "key_cache", key_cache, "value_cache", value_cache, 4, sinks);
-  checkCacheRows(op, "key_cache", key_cache);
-  checkCacheRows(op, "value_cache", value_cache);
-  checkBlockTable(op, block_table, query.sym_size(0));
-  checkIndex(op, "context_lens", context_lens);
-  checkShape(op, "context_lens", context_lens, {query.sym_size(0)});
-  checkWindow(op, "window_left", window_left);
-}
+// The operator's arguments, in the order of its schema.
+struct Paged {
+  const at::Tensor& query;
+  const at::Tensor& key_cache;
+  const at::Tensor& value_cache;
+  const at::Tensor& block_table;
+  const at::Tensor& context_lens;
+  std::optional<double> scale;
+  int64_t window_left;
+  const OptionalTensor& sinks;
+  const OptionalTensor& alibi_slopes;
+  double softcap;
 
-void runPaged(
-    const at::Tensor& query,
-    const at::Tensor& key_cache,
-    const at::Tensor& value_cache,
-    const at::Tensor& block_table,
-    const at::Tensor& context_lens,
-    std::optional<double> scale,
-    int64_t window_left,
-    const OptionalTensor& sinks,
-    const at::Tensor& out,
-    const at::Tensor& lse) {
-  if (query.size(0) == 0 || query.size(1) == 0) {
-    return;
+  void check() const {
+    const char* op = "paged_attention";
+    checkHeads(op, query, "key_cache", key_cache, "value_cache", value_cache, 4);
+    checkOfHeads(op, "sinks", sinks, query);
+    checkOfHeads(op, "alibi_slopes", alibi_slopes, query);
+    checkCacheRows(op, "key_cache", key_cache);
+    checkCacheRows(op, "value_cache", value_cache);
+    checkBlockTable(op, block_table, query.sym_size(0));
+    checkIndex(op, "context_lens", context_lens);
+    checkShape(op, "context_lens", context_lens, {query.sym_size(0)});
+    checkWindow(op, "window_left", window_left);
+    checkSoftcap(op, softcap);
   }
-  const std::array<const at::Tensor*, 2> outs{&out, &lse};
-  launch(
-      k_paged_attention,
-      query.device(),
-      outs,
-      dense(query),
-      key_cache,
-      value_cache,
-      block_table,
-      context_lens,
-      scaleOf(scale, query),
-      window_left,
-      sinks);
-}
+
+  // `lse` may be undefined: it is not wanted then.
+  void run(const at::Tensor& out, const at::Tensor& lse) const {
+    if (query.is_meta() || query.size(0) == 0 || query.size(1) == 0) {
+      return;
+    }
+    const std::array<const at::Tensor*, 2> outs{&out, &lse};
+    launch(
+        k_paged_attention,
+        query.device(),
+        outs,
+        dense(query),
+        key_cache,
+        value_cache,
+        block_table,
+        context_lens,
+        scaleOf(scale, query),
+        window_left,
+        sinks,
+        alibi_slopes,
+        softcap);
+  }
+};
 
 Attention pagedAttention(
     const at::Tensor& query,
@@ -66,48 +69,15 @@ Attention pagedAttention(
     const at::Tensor& context_lens,
     std::optional<double> scale,
     int64_t window_left,
-    const OptionalTensor& sinks) {
-  checkPaged(query, key_cache, value_cache, block_table, context_lens, window_left, sinks);
-  auto results = emptyResults(query, value_cache);
-  runPaged(
-      query,
-      key_cache,
-      value_cache,
-      block_table,
-      context_lens,
-      scale,
-      window_left,
-      sinks,
-      std::get<0>(results),
-      std::get<1>(results));
-  return results;
-}
-
-Attention pagedAttentionMeta(
-    const at::Tensor& query,
-    const at::Tensor& key_cache,
-    const at::Tensor& value_cache,
-    const at::Tensor& block_table,
-    const at::Tensor& context_lens,
-    std::optional<double>,
-    int64_t window_left,
-    const OptionalTensor& sinks) {
-  checkPaged(query, key_cache, value_cache, block_table, context_lens, window_left, sinks);
-  return metaResults(query, value_cache);
-}
-
-void pagedAttentionOutMeta(
-    const at::Tensor& query,
-    const at::Tensor& key_cache,
-    const at::Tensor& value_cache,
-    const at::Tensor& block_table,
-    const at::Tensor& context_lens,
-    std::optional<double>,
-    int64_t window_left,
     const OptionalTensor& sinks,
-    at::Tensor& out) {
-  checkPaged(query, key_cache, value_cache, block_table, context_lens, window_left, sinks);
-  checkOut("paged_attention", query, value_cache, out);
+    const OptionalTensor& alibi_slopes,
+    double softcap) {
+  const Paged call{
+      query, key_cache, value_cache, block_table, context_lens, scale, window_left, sinks, alibi_slopes, softcap};
+  call.check();
+  auto results = emptyResults(query, value_cache);
+  call.run(std::get<0>(results), std::get<1>(results));
+  return results;
 }
 
 void pagedAttentionOut(
@@ -119,9 +89,14 @@ void pagedAttentionOut(
     std::optional<double> scale,
     int64_t window_left,
     const OptionalTensor& sinks,
+    const OptionalTensor& alibi_slopes,
+    double softcap,
     at::Tensor& out) {
-  pagedAttentionOutMeta(query, key_cache, value_cache, block_table, context_lens, scale, window_left, sinks, out);
-  runPaged(query, key_cache, value_cache, block_table, context_lens, scale, window_left, sinks, out, at::Tensor());
+  const Paged call{
+      query, key_cache, value_cache, block_table, context_lens, scale, window_left, sinks, alibi_slopes, softcap};
+  call.check();
+  checkOut("paged_attention", query, value_cache, out);
+  call.run(out, at::Tensor());
 }
 
 void checkMerge(
@@ -147,7 +122,7 @@ Attention attentionMergeStage(
     const at::Tensor& suffix_lse) {
   checkMerge(prefix_out, prefix_lse, suffix_out, suffix_lse);
   auto results = emptyResults(prefix_out, prefix_out);
-  if (prefix_out.numel() != 0) {
+  if (!prefix_out.is_meta() && prefix_out.numel() != 0) {
     const std::array<const at::Tensor*, 2> outs{&std::get<0>(results), &std::get<1>(results)};
     launch(
         k_attention_merge_stage,
@@ -161,27 +136,20 @@ Attention attentionMergeStage(
   return results;
 }
 
-Attention attentionMergeStageMeta(
-    const at::Tensor& prefix_out,
-    const at::Tensor& prefix_lse,
-    const at::Tensor& suffix_out,
-    const at::Tensor& suffix_lse) {
-  checkMerge(prefix_out, prefix_lse, suffix_out, suffix_lse);
-  return metaResults(prefix_out, prefix_out);
-}
-
 } // namespace
 
 TORCH_LIBRARY_FRAGMENT(kunlun, m) {
-  define<"paged_attention", &pagedAttention, &pagedAttentionMeta>(
+  define<"paged_attention", &pagedAttention, &pagedAttention>(
       m,
       "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor context_lens, "
-      "float? scale=None, int window_left=-1, Tensor? sinks=None) -> (Tensor, Tensor)");
-  define<"paged_attention.out", &pagedAttentionOut, &pagedAttentionOutMeta>(
+      "float? scale=None, int window_left=-1, Tensor? sinks=None, Tensor? alibi_slopes=None, float softcap=0.0) -> "
+      "(Tensor, Tensor)");
+  define<"paged_attention.out", &pagedAttentionOut, &pagedAttentionOut>(
       m,
       "paged_attention.out(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor "
-      "context_lens, float? scale=None, int window_left=-1, Tensor? sinks=None, *, Tensor(a!) out) -> ()");
-  define<"attention_merge_stage", &attentionMergeStage, &attentionMergeStageMeta>(
+      "context_lens, float? scale=None, int window_left=-1, Tensor? sinks=None, Tensor? alibi_slopes=None, float "
+      "softcap=0.0, *, Tensor(a!) out) -> ()");
+  define<"attention_merge_stage", &attentionMergeStage, &attentionMergeStage>(
       m,
       "attention_merge_stage(Tensor prefix_out, Tensor prefix_lse, Tensor suffix_out, Tensor suffix_lse) -> (Tensor, "
       "Tensor)");

@@ -32,7 +32,8 @@ int attempt() {
       std::printf("all");
     }
     std::printf(
-        "\ndevices=%d\nmemory=%llu\nthreads=%d\nprotect=%d\naddressable=%d\npoison=%d\nblocking=%d\nlog=%d\n",
+        "\ndevices=%d\nmemory=%llu\nthreads=%d\nprotect=%d\naddressable=%d\npoison=%d\nblocking=%d\ncustom_ops=%d\nlog="
+        "%d\n",
         e.sim_devices,
         static_cast<unsigned long long>(e.sim_memory.value_or(0)),
         e.sim_threads,
@@ -40,6 +41,7 @@ int attempt() {
         e.sim_host_addressable,
         e.sim_poison,
         e.launch_blocking,
+        e.custom_ops,
         static_cast<int>(e.log_level));
     std::printf("faults=");
     for (const auto& fault : e.sim_faults) {

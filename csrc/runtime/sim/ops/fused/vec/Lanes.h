@@ -101,6 +101,10 @@ inline Pair sigmoid(Pair x) {
   return one / (one + exp(pairOf(0.0f) - x));
 }
 
+inline Pair tanh(Pair x) {
+  return {x.a.tanh(), x.b.tanh()};
+}
+
 inline float sum(Pair v) {
   return at::vec::vec_reduce_all<float>([](const Floats& x, const Floats& y) { return x + y; }, v.a + v.b);
 }

@@ -24,8 +24,9 @@ struct Decode {
   float scale;
   int64_t window_left; // -1: no window
   View sinks;          // [heads], may be absent
-  View out;            // [sequences, heads, value size]
-  View lse;            // [heads, sequences], may be absent
+  ScoreChange change;
+  View out; // [sequences, heads, value size]
+  View lse; // [heads, sequences], may be absent
 };
 
 // Four rows at once, because one dot product alone waits for its own additions.
@@ -83,7 +84,7 @@ class Group {
     const TokenRows<T> values(d_.value_cache, d_.block_table, sequence, kv_head);
     const int64_t first = d_.window_left < 0 ? 0 : std::max<int64_t>(0, length - 1 - d_.window_left);
     for (int64_t token = first; token < length; token += kTile) {
-      tile(keys, values, token, std::min(kTile, length - token));
+      tile(keys, values, token, std::min(kTile, length - token), length - 1 - token);
     }
     finish(sequence);
   }
@@ -99,7 +100,8 @@ class Group {
     std::fill(softmax_.begin(), softmax_.end(), RunningSoftmax());
   }
 
-  void tile(const TokenRows<T>& keys, const TokenRows<T>& values, int64_t token, int64_t n) {
+  // The first of the n tokens stands `distance` before the query.
+  void tile(const TokenRows<T>& keys, const TokenRows<T>& values, int64_t token, int64_t n, int64_t distance) {
     const T* key_rows[kTile + 3];
     const T* value_rows[kTile];
     for (int64_t j = 0; j < n; ++j) {
@@ -114,6 +116,7 @@ class Group {
       for (int64_t j = 0; j < n; j += 4) {
         scoreFour(&queries_[h * roundUp(size_)], key_rows + j, size_, scores + j);
       }
+      d_.change.apply(scores, n, first_head_ + h, distance);
       const float factor = softmax_[h].step(scores, n);
       addWeighted(scores, value_rows, n, factor, &sums_[h * roundUp(value_size_)], value_size_);
     }
@@ -164,7 +167,8 @@ void decode(const Decode& d) {
   });
 }
 
-// query, key_cache, value_cache, block_table, context_lens, scale, window_left, sinks? -> out, lse?
+// query, key_cache, value_cache, block_table, context_lens, scale, window_left, sinks?, alibi_slopes?, softcap
+// -> out, lse?
 void pagedAttention(const kl_frame* frame) {
   const Args a(frame);
   decode(
@@ -177,6 +181,7 @@ void pagedAttention(const kl_frame* frame) {
        a.number(5),
        a.integer(6),
        a.in(7),
+       {a.in(8), a.number(9)},
        a.out(0),
        a.out(1)});
 }
@@ -200,6 +205,7 @@ void mlaDecode(const kl_frame* frame) {
        a.number(4),
        -1,
        View{},
+       ScoreChange{},
        out,
        a.out(1)});
 }

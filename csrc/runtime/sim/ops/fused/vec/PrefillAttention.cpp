@@ -27,8 +27,9 @@ struct Prefill {
   int64_t right;    // how far after; -1: to the end, 0: causal
   View sinks;       // [heads], may be absent
   View block_table; // [sequences, blocks], may be absent
-  View out;         // [tokens, heads, value size]
-  View lse;         // [heads, tokens], may be absent
+  ScoreChange change;
+  View out; // [tokens, heads, value size]
+  View lse; // [heads, tokens], may be absent
 };
 
 // A block of queries of one sequence and one key head.
@@ -103,6 +104,7 @@ class Block {
     const int64_t queries = p_.cu_seqlens_q.index(task.sequence + 1) - first_query;
     const int64_t keys = p_.cu_seqlens_k.index(task.sequence + 1) - first_key;
     rows_ = task.count * heads_;
+    kv_head_ = task.kv_head;
     // The last query stands beside the last key.
     position_ = keys - queries + task.first;
     start(task, first_query + task.first);
@@ -144,7 +146,9 @@ class Block {
     gemm(queries_.data(), roundUp(size_), keys_.data(), kKeys, scores_.data(), kKeys, rows_, n, size_, false);
     for (int64_t r = 0; r < rows_; ++r) {
       float* scores = &scores_[r * kKeys];
-      mask(scores, position_ + r / heads_, key, n);
+      const int64_t position = position_ + r / heads_;
+      p_.change.apply(scores, n, kv_head_ * heads_ + r % heads_, position - key);
+      mask(scores, position, key, n);
       const float factor = softmax_[r].step(scores, n);
       if (factor != 1.0f) {
         float* sums = &sums_[r * value_stride_];
@@ -189,6 +193,7 @@ class Block {
   int64_t value_stride_;
   int64_t heads_; // of the group
   int64_t rows_ = 0;
+  int64_t kv_head_ = 0;
   int64_t position_ = 0;       // of the block's first query, in keys
   std::vector<float> queries_; // scaled
   std::vector<float> keys_;    // transposed
@@ -198,8 +203,8 @@ class Block {
   std::vector<RunningSoftmax> softmax_;
 };
 
-// query, key, value, cu_seqlens_q, cu_seqlens_k, scale, is_causal, window_left, window_right, sinks?, block_table?
-// -> out, lse?
+// query, key, value, cu_seqlens_q, cu_seqlens_k, scale, is_causal, window_left, window_right, sinks?, block_table?,
+// alibi_slopes?, softcap -> out, lse?
 void prefillAttention(const kl_frame* frame) {
   const Args args(frame);
   const bool is_causal = args.integer(6) != 0;
@@ -214,6 +219,7 @@ void prefillAttention(const kl_frame* frame) {
       is_causal ? 0 : args.integer(8),
       args.in(9),
       args.in(10),
+      {args.in(11), args.number(12)},
       args.out(0),
       args.out(1)};
   checkLengths("cu_seqlens_q", p.cu_seqlens_q, p.query.size(0), true);

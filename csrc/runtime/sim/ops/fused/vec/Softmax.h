@@ -1,7 +1,8 @@
-// The running softmax of attention: scores come in blocks, the sum and the weighted values are rescaled as the largest
-// score grows.
+// The softmax of attention. It runs along: scores come in blocks, the sum and the weighted values are rescaled as the
+// largest score grows.
 #pragma once
 
+#include "runtime/sim/ops/fused/Args.h"
 #include "runtime/sim/ops/fused/vec/Lanes.h"
 
 namespace kunlun::sim {
@@ -9,6 +10,28 @@ inline namespace CPU_CAPABILITY {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// What some models do to scores before the softmax.
+struct ScoreChange {
+  View alibi_slopes; // [heads], may be absent
+  float softcap = 0; // 0 for none
+
+  // The scores of `n` keys, the first of which stands `distance` before the query; more than n, up to the next multiple
+  // of kLanes, may be overwritten.
+  void apply(float* scores, int64_t n, int64_t head, int64_t distance) const {
+    if (softcap != 0) {
+      for (int64_t i = 0; i < n; i += kLanes) {
+        store(scores + i, tanh(load(scores + i) * pairOf(1 / softcap)) * pairOf(softcap));
+      }
+    }
+    if (alibi_slopes.defined()) {
+      const float slope = alibi_slopes.as<float>()[head * alibi_slopes.stride(0)];
+      for (int64_t i = 0; i < n; ++i) {
+        scores[i] -= slope * static_cast<float>(std::abs(distance - i));
+      }
+    }
+  }
+};
 
 struct RunningSoftmax {
   float largest = kMinusInfinity;
