@@ -4,6 +4,8 @@
 #   make test       the quick test suite          make test-full   the whole sweep
 #   make test-not-addressable                     the quick suite on a chip whose memory the host cannot reach
 #   make demo       a language model writes text  make bench       the timing table
+#   make vllm       vLLM in an environment of its own (.venv-vllm) generates text on `kunlun`
+#   make test-vllm  the quick tests of its plug-in   make test-vllm-full   all of them
 #   make lint       check style                   make format      apply it
 #   make stress     driver, queues and allocator under sanitizers
 #   make clean      remove what was built (the virtual environment stays; `make distclean` removes it too)
@@ -26,6 +28,7 @@ STAMPS := $(VENV)/stamps
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := build
+.PHONY: vllm test-vllm test-vllm-full
 .PHONY: build test test-full test-not-addressable demo bench stress lint format clean distclean
 
 # The stamp's name holds TORCH_SPEC, so asking for another torch installs it.
@@ -70,6 +73,39 @@ demo: build $(STAMPS)/demo
 
 bench: build $(STAMPS)/demo
 	$(PY) tools/bench_eager.py $(BENCH_ARGS)
+
+# An engine's environment holds torch, the engine, and the extension as a wheel that $(VENV) builds. vLLM is built from
+# source without kernels of its own ("empty"); its version must be told, because a suffix would not satisfy the pin.
+VLLM := .venv-vllm
+VLLM_ARGS ?=
+WHEELS := build/wheels
+
+$(VLLM)/stamps/engine: requirements/vllm.txt requirements/test.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip --disable-pip-version-check install $(PIP_ARGS) "$(TORCH_SPEC)" -r requirements/build.txt \
+	    -r requirements/test.txt 'cmake>=3.26.1' packaging 'setuptools<81' setuptools-scm setuptools-rust wheel jinja2
+	VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=$$(sed -n 's/^vllm==//p' requirements/vllm.txt) \
+	    $(VLLM)/bin/pip --disable-pip-version-check install $(PIP_ARGS) --no-build-isolation --no-binary vllm \
+	    "$(TORCH_SPEC)" -r requirements/vllm.txt openai
+	@mkdir -p $(VLLM)/stamps && touch $@
+
+.PHONY: engine-wheel
+engine-wheel: build
+	@rm -rf $(WHEELS)
+	$(PY) -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps --wheel-dir $(WHEELS) .
+
+$(VLLM)/stamps/ready: $(VLLM)/stamps/engine engine-wheel
+	$(VLLM)/bin/pip --disable-pip-version-check install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
+	@touch $@
+
+vllm: $(VLLM)/stamps/ready $(STAMPS)/demo
+	$(VLLM)/bin/python -m tools.engines.vllm --model "$$($(PY) -m tools.measure.weights)" $(VLLM_ARGS)
+
+test-vllm: $(VLLM)/stamps/ready
+	$(VLLM)/bin/python -m pytest -m "not full" test/vllm $(PYTEST_ARGS)
+
+test-vllm-full: $(VLLM)/stamps/ready
+	$(VLLM)/bin/python -m pytest test/vllm $(PYTEST_ARGS)
 
 stress: build
 	$(PY) -m tools.stress $(STRESS_ARGS)

@@ -1,5 +1,6 @@
 # Suite-wide checks: after the last test no process and no shared memory segment of this session may be left behind.
 import ctypes
+import importlib.util
 import os
 import subprocess
 import sys
@@ -64,6 +65,15 @@ def in_use(names: set[str], ours: set[int] | None = None) -> set[str]:
             continue
         used |= {name for name in names if f"{SHARED_MEMORY}/{name}" in maps}
     return used
+
+
+# Tests of an inference engine's plug-in run where that engine is installed: in an environment of its own.
+ABSENT = [engine for engine in ("vllm", "sglang") if importlib.util.find_spec(engine) is None]
+collect_ignore = [engine for engine in ABSENT if (Path(__file__).parent / engine).exists()]
+
+
+def pytest_report_header() -> list[str]:
+    return [f"{engine} is not installed, test/{engine} is left out: `make test-{engine}` runs it" for engine in ABSENT]
 
 
 class Elsewhere:

@@ -1,8 +1,8 @@
 """Makes torch know the device: name, module, methods. Starts nothing and opens no device."""
 
-import atexit
 import importlib
 import sys
+import weakref
 
 import torch
 
@@ -74,5 +74,6 @@ def register() -> None:
     from torch_xpu_kunlun import distributed
 
     distributed.register()
-    # The chip's threads must end before the libraries they run in are unloaded.
-    atexit.register(native._shutdown)
+    # The chip's threads must end before the libraries they run in are unloaded. A finalizer and no exit handler:
+    # finalizers run the newest first, so that those of programs which hold device memory come before.
+    weakref.finalize(native, native._shutdown)

@@ -100,6 +100,12 @@ py::dict chipInfo() {
   result["note"] = info.note;
   result["operators"] = chip::operators() != nullptr;
   result["collectives"] = chip::collectives() != nullptr;
+  const auto version = [](const kl_table_header& header) { return c10::str(header.abi_major, ".", header.abi_minor); };
+  py::dict interface;
+  interface["runtime"] = version(chip::runtime().header);
+  interface["operators"] = chip::operators() == nullptr ? "none" : version(chip::operators()->header);
+  interface["collectives"] = chip::collectives() == nullptr ? "none" : version(chip::collectives()->header);
+  result["interface"] = interface;
   return result;
   END_HANDLE_TH_ERRORS_PYBIND
 }

@@ -72,6 +72,6 @@ def convert() -> Path:
 
 if __name__ == "__main__":
     try:
-        print(convert())
+        print(cached() if is_converted() else convert())
     except WeightsError as problem:
         sys.exit(f"error: {problem}")

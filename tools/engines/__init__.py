@@ -1,0 +1,1 @@
+"""Programs around the inference engines: demonstrations, and tables of what runs."""
