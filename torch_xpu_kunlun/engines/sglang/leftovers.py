@@ -1,0 +1,35 @@
+"""What SGLang leaves in /dev/shm: it ends its processes with SIGKILL, so that none of them removes anything."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from pathlib import Path
+from typing import Any
+
+_files: set[Path] = set()
+
+
+def remember_load_file(reader: Any, port_args: Any, caller: str, *args: Any, **kwargs: Any) -> None:
+    """Hook: the file by which schedulers tell the main process their load, made by them and removed by nobody."""
+    if caller != "TokenizerManager":
+        return
+    if not _files:
+        atexit.register(remove_load_files)
+    _files.add(Path(getattr(reader, "path", None) or reader._shm_path))
+
+
+def remove_load_files(*args: Any, **kwargs: Any) -> None:
+    """Hook and at exit: removes these files; the schedulers are gone."""
+    while _files:
+        _files.pop().unlink(missing_ok=True)
+
+
+def avoid_semaphore() -> None:
+    """Progress bars share a lock between processes, a named semaphore that the killed process could not remove.
+
+    A scheduler's bars are its own, so a lock of its threads does.
+    """
+    import tqdm
+
+    tqdm.tqdm.set_lock(threading.RLock())
