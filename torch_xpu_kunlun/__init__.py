@@ -15,7 +15,7 @@ from torch_xpu_kunlun import _registration  # noqa: E402
 
 _registration.register()
 
-from torch_xpu_kunlun import _C, kunlun  # noqa: E402
+from torch_xpu_kunlun import _C, _accelerate, kunlun  # noqa: E402
 from torch_xpu_kunlun._build_info import VERSION as __version__  # noqa: E402
 from torch_xpu_kunlun.operators import (  # noqa: E402
     UnsupportedOperatorError,
@@ -23,6 +23,8 @@ from torch_xpu_kunlun.operators import (  # noqa: E402
     reset_operator_statistics,
     set_fallback_policy,
 )
+
+_accelerate.warn_of_lone_processes()
 
 if (_settings := _C._get_autocompare_settings()) is not None:
     from torch_xpu_kunlun import autocompare
