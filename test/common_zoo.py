@@ -1,0 +1,19 @@
+# Checkpoints of tools.zoo in tests: parameters that name them, and the comparison with their references.
+import pytest
+
+from tools import zoo
+
+
+def models(quick: tuple[str, ...], every: tuple[str, ...]):
+    """Parametrises by name: those of `quick` run always, the rest of `every` in the whole sweep only."""
+    return pytest.mark.parametrize(
+        "name", [name if name in quick else pytest.param(name, marks=pytest.mark.full) for name in every]
+    )
+
+
+def checkpoint_or_skip(name: str):
+    """The folder of a checkpoint; skips where the installed transformers has no such model."""
+    zoo.ensure([name])
+    if reason := zoo.unavailable(name):
+        pytest.skip(f"{reason}: https://huggingface.co/docs/transformers/model_doc/{name}")
+    return zoo.checkpoint(name)
