@@ -1,4 +1,5 @@
 # Makes one checkpoint: configuration, tokenizer, weights, reference.
+import importlib.util
 import json
 import os
 import shutil
@@ -6,13 +7,21 @@ import tempfile
 from pathlib import Path
 
 import torch
-import transformers
 
 from tools.zoo import cache
 from tools.zoo.families import FAMILIES, Family
 from tools.zoo.weights import randomise
 
 MOST_SEEDS = 64
+
+
+def declare_torchvision() -> None:
+    """What the plug-in of SGLang does so that transformers can be imported in its environment, without the plug-in."""
+    path = cache.ROOT / "torch_xpu_kunlun" / "_torchvision.py"
+    spec = importlib.util.spec_from_file_location("declare_torchvision", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.declare_schemas()
 
 
 def make(name: str) -> None:
@@ -22,6 +31,9 @@ def make(name: str) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=target.parent, prefix="making-"))
+    declare_torchvision()
+    import transformers
+
     try:
         family = FAMILIES[name]
         if absent := [part for part in family.classes if not hasattr(transformers, part)]:
@@ -38,6 +50,9 @@ def make(name: str) -> None:
 
 
 def fill(family: Family, folder: Path) -> None:
+    """Write everything into the folder."""
+    import transformers
+
     family.tokenizer().save_pretrained(folder)
     family.config(transformers).save_pretrained(folder)
     # As everybody loads it: for some models transformers takes a class of its own, whatever the folder says.

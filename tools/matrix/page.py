@@ -1,0 +1,86 @@
+# docs/engine_models.md, from the results in build/engine_matrix.
+import json
+from pathlib import Path
+
+from tools.matrix.session import PACKAGES, RESULTS, ROOT
+from tools.zoo.families import FAMILIES
+
+PAGE = ROOT / "docs" / "engine_models.md"
+HEAD = """# Models that the engines run
+
+Each line is one architecture: a small model with random weights, made on the spot from transformers' configuration
+(`tools/zoo`), float32, on the simulated chip. "same" means that the engine's answers to three prompts, 32 tokens each
+and greedy, are token by token those of transformers on the CPU, in a process that never loads the extension; for a
+model that embeds or ranks, that its numbers are equal to 1e-4. The second column of each engine is the same on two
+devices, and equal to one. "T" marks models that the engine runs by its Transformers back end instead of a class of its
+own. Boxed operators are counted during generation; there was no copying fallback where none is named.
+
+```
+python tools/engine_matrix.py --engine vllm --tp 1 2 --page
+python tools/engine_matrix.py --engine sglang --tp 1 2 --page
+```
+"""
+
+
+def results() -> dict[tuple[str, str, int], dict]:
+    """By engine, name and number of devices."""
+    found = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        result = json.loads(path.read_text())
+        found[path.name.partition("-")[0], result["name"], result["tp"]] = result
+    return found
+
+
+def cell(result: dict | None) -> str:
+    if result is None:
+        return ""
+    text = result["status"]
+    if result["status"] == "same" and not result["native"]:
+        text += " (T)"
+    return text
+
+
+def notes(engine: str, result: dict | None) -> list[str]:
+    """What a reader must know about this line."""
+    if result is None:
+        return []
+    where = f"{PACKAGES[engine]}, {result['tp']} device{'s' if result['tp'] > 1 else ''}: "
+    made = []
+    if result["status"] != "same":
+        made.append(where + result["reason"].replace("|", r"\|")[:200])
+    if boxed := sum(result.get("boxed", {}).values()):
+        operators = ", ".join(f"`{name}`" for name in result["boxed"])
+        made.append(f"{where}{boxed} calls boxed ({operators})")
+    if result.get("fallback"):
+        made.append(f"{where}{result['fallback']} copying fallbacks")
+    return made
+
+
+def write() -> Path:
+    """Write the page; returns its path."""
+    found = results()
+    counts = {
+        (engine, tp): len(
+            {r["architecture"] for (e, _, t), r in found.items() if (e, t) == (engine, tp) and r["status"] == "same"}
+        )
+        for engine in PACKAGES
+        for tp in (1, 2)
+    }
+    versions = {
+        engine: next((r["engine"] for (e, *_), r in found.items() if e == engine and "engine" in r), None)
+        for engine in PACKAGES
+    }
+    summary = [
+        f"{versions[engine]}: {counts[engine, 1]} architectures are the same, {counts[engine, 2]} also on two devices."
+        for engine in PACKAGES
+        if versions[engine]
+    ]
+    lines = [HEAD, *summary, "", "A class of transformers counts once.", ""]
+    lines += ["| model | class | vLLM | on 2 | SGLang | on 2 | notes |", "|---|---|---|---|---|---|---|"]
+    for name, family in FAMILIES.items():
+        runs = [(engine, found.get((engine, name, tp))) for engine in PACKAGES for tp in (1, 2)]
+        text = "; ".join(note for engine, result in runs for note in notes(engine, result))
+        cells = " | ".join(cell(result) for _, result in runs)
+        lines.append(f"| {family.title} | `{family.model}` | {cells} | {text} |")
+    PAGE.write_text("\n".join(lines) + "\n")
+    return PAGE

@@ -1,0 +1,62 @@
+# SGLang's side of the matrix: one model through sglang.Engine, whose scheduler is a process of its own for each device.
+from tools.matrix.side import serve
+
+SMALL = {
+    "dtype": "float32",
+    "context_length": 256,
+    "max_total_tokens": 2048,
+    "max_running_requests": 8,
+    "chunked_prefill_size": 256,
+    "random_seed": 0,
+}
+
+
+def counters(engine) -> list[dict]:
+    """Of every scheduler, since its start."""
+    return [state["kunlun_operators"] for state in engine.get_server_info()["internal_states"]]
+
+
+def run(job: dict) -> dict:
+    """Load the model, let it answer, and say what came out and how it ran."""
+    import sglang
+    from sglang.srt.model_loader.utils import get_model_architecture
+
+    kind = job["kind"]
+    extra = {} if kind == "text" else {"is_embedding": True, "disable_radix_cache": True}
+    engine = sglang.Engine(model_path=job["folder"], tp_size=job["tp"], **SMALL, **extra, **job["options"])
+    try:
+        manager = engine.tokenizer_manager
+        model, _ = get_model_architecture(manager.model_config)
+        before = counters(engine)
+        if kind == "text":
+            parameters = {"temperature": 0, "max_new_tokens": job["new_tokens"], "ignore_eos": True}
+            outputs = engine.generate(job["inputs"], parameters)
+            made = [
+                {"prompt_tokens": manager.tokenizer.encode(text), "tokens": o["output_ids"], "text": o["text"]}
+                for text, o in zip(job["inputs"], outputs, strict=True)
+            ]
+        elif kind == "embedding":
+            made = [o["embedding"] for o in engine.encode(job["inputs"])]
+        else:
+            pairs = [[job["question"], text] for text in job["inputs"]]
+            made = [o["embedding"] for o in engine.rerank(pairs)]
+        boxed, fallback = {}, 0
+        for old, new in zip(before, counters(engine), strict=True):
+            fallback += new["fallback"] - old["fallback"]
+            for name, count in new["boxed_ops"].items():
+                if count > old["boxed_ops"].get(name, 0):
+                    boxed[name] = boxed.get(name, 0) + count - old["boxed_ops"].get(name, 0)
+    finally:
+        engine.shutdown()
+    return {
+        "engine": f"SGLang {sglang.__version__}",
+        "made": made,
+        "class": model.__name__,
+        "native": not model.__module__.endswith(".transformers"),
+        "boxed": boxed,
+        "fallback": fallback,
+    }
+
+
+if __name__ == "__main__":
+    serve(run, "sglang.srt.entrypoints.engine")
