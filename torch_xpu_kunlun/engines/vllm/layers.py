@@ -10,6 +10,7 @@ from vllm.model_executor.layers.activation import QuickGELU, SiluAndMul, SwigluO
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
 from torch_xpu_kunlun import engines
+from torch_xpu_kunlun.engines.vllm import moe
 
 
 class KunlunSiluAndMul(SiluAndMul):
@@ -30,14 +31,7 @@ class KunlunQuickGELU(QuickGELU):
 def _rotate(self, positions, query, key=None):
     """Rotates in place what may be a part of a fused projection; returns both, as vLLM's layers do."""
     cache = self._match_cos_sin_cache_dtype(query)
-    torch.ops.kunlun.rotary_embedding(
-        positions.flatten(),
-        query.view(-1, query.shape[-1]) if query.dim() != 2 else query,
-        key,
-        self.head_size,
-        cache,
-        self.is_neox_style,
-    )
+    torch.ops.kunlun.rotary_embedding(positions, query, key, self.head_size, cache, self.is_neox_style)
     return query, key
 
 
@@ -50,6 +44,7 @@ def _rotaries(cls: type = RotaryEmbedding) -> list[type]:
 @functools.cache
 def register() -> None:
     """Registers the layers with vLLM's registry of operators from outside."""
+    moe.register()
     if not engines.use_custom_ops():
         return
     import vllm.model_executor.layers.rotary_embedding  # noqa: F401  defines the classes below RotaryEmbedding

@@ -74,7 +74,7 @@ class KunlunPlatform(Platform):
 
     @classmethod
     def import_kernels(cls) -> None:
-        """vLLM's own compiled kernels are for other devices; ours are torch operators and there already."""
+        from torch_xpu_kunlun.engines.vllm import c_ops  # noqa: F401
 
     @classmethod
     def import_ir_kernels(cls) -> None:
