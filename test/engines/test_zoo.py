@@ -16,8 +16,8 @@ import torch_xpu_kunlun
 from tools import zoo
 from tools.zoo.families import FAMILIES
 
-TEXT = tuple(name for name, family in FAMILIES.items() if family.kind == "text")
-OTHERS = tuple(name for name, family in FAMILIES.items() if family.kind != "text")
+TEXT = tuple(name for name, family in FAMILIES.items() if family.kind in ("text", "vision"))
+OTHERS = tuple(name for name, family in FAMILIES.items() if family.kind in ("embedding", "score"))
 
 
 def load(name: str):
@@ -28,7 +28,7 @@ def load(name: str):
     loader = getattr(transformers, FAMILIES[name].model)
     plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
     model = loader.from_pretrained(folder, dtype=torch.float32, **plain).to("kunlun").eval()
-    return model, transformers.AutoTokenizer.from_pretrained(folder)
+    return model, getattr(transformers, FAMILIES[name].loader).from_pretrained(folder)
 
 
 @models(quick=("llama3", "gemma2", "deepseek_v2"), every=TEXT)

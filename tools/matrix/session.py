@@ -64,7 +64,8 @@ class Side:
             "kind": family.kind,
             "folder": str(zoo.checkpoint(name)),
             "tp": tp,
-            "inputs": [one["prompt" if family.kind == "text" else "text"] for one in reference],
+            "inputs": [one.get("prompt") or one["text"] for one in reference],
+            "pictures": [one["picture"] for one in reference if "picture" in one],
             "question": reference[0].get("question"),
             "new_tokens": len(reference[0].get("tokens", ())),
             "options": options,
@@ -98,9 +99,9 @@ class Side:
 
 def compare(kind: str, reference: list[dict], made: list) -> str | None:
     """What differs from the reference, or None."""
-    if kind == "text":
+    if kind in ("text", "vision"):
         for number, (expected, got) in enumerate(zip(reference, made, strict=True)):
-            if got["prompt_tokens"] != expected["prompt_tokens"]:
+            if got["prompt_tokens"] not in (None, expected["prompt_tokens"]):
                 return f"prompt {number} has other tokens"
             if len(got["tokens"]) != len(expected["tokens"]):
                 return f"answer {number} has {len(got['tokens'])} tokens, not {len(expected['tokens'])}"

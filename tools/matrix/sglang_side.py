@@ -1,5 +1,6 @@
 # SGLang's side of the matrix: one model through sglang.Engine, whose scheduler is a process of its own for each device.
 from tools.matrix.side import serve
+from tools.zoo.vision import picture
 
 SMALL = {
     "dtype": "float32",
@@ -16,23 +17,30 @@ def counters(engine) -> list[dict]:
     return [state["kunlun_operators"] for state in engine.get_server_info()["internal_states"]]
 
 
+def prompt_tokens(manager, text: str, pictures: list | None) -> list[int] | None:
+    """None with pictures: SGLang does not tell which tokens it makes of them."""
+    return None if pictures else manager.tokenizer.encode(text)
+
+
 def run(job: dict) -> dict:
     """Load the model, let it answer, and say what came out and how it ran."""
     import sglang
     from sglang.srt.model_loader.utils import get_model_architecture
 
     kind = job["kind"]
-    extra = {} if kind == "text" else {"is_embedding": True, "disable_radix_cache": True}
+    writes = kind in ("text", "vision")
+    extra = {} if writes else {"is_embedding": True, "disable_radix_cache": True}
     engine = sglang.Engine(model_path=job["folder"], tp_size=job["tp"], **SMALL, **extra, **job["options"])
     try:
         manager = engine.tokenizer_manager
         model, _ = get_model_architecture(manager.model_config)
         before = counters(engine)
-        if kind == "text":
+        if writes:
             parameters = {"temperature": 0, "max_new_tokens": job["new_tokens"], "ignore_eos": True}
-            outputs = engine.generate(job["inputs"], parameters)
+            pictures = [[picture(number)] for number in job["pictures"]] or None
+            outputs = engine.generate(job["inputs"], parameters, image_data=pictures)
             made = [
-                {"prompt_tokens": manager.tokenizer.encode(text), "tokens": o["output_ids"], "text": o["text"]}
+                {"prompt_tokens": prompt_tokens(manager, text, pictures), "tokens": o["output_ids"], "text": o["text"]}
                 for text, o in zip(job["inputs"], outputs, strict=True)
             ]
         elif kind == "embedding":

@@ -4,6 +4,7 @@ import os
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
 from tools.matrix.side import serve
+from tools.zoo.vision import picture
 
 SMALL = {
     "dtype": "float32",
@@ -36,18 +37,28 @@ def answer(prompt, output) -> dict:
     return {"prompt_tokens": list(prompt), "tokens": list(output.token_ids), "text": output.text}
 
 
+def prompts(job: dict) -> list:
+    if job["kind"] == "text":
+        return job["inputs"]
+    return [
+        {"prompt": text, "multi_modal_data": {"image": picture(number)}}
+        for text, number in zip(job["inputs"], job["pictures"], strict=True)
+    ]
+
+
 def run(job: dict) -> dict:
     """Load the model, let it answer, and say what came out and how it ran."""
     import vllm
 
     kind = job["kind"]
-    extra = {} if kind == "text" else {"runner": "pooling"}
+    writes = kind in ("text", "vision")
+    extra = {} if writes else {"runner": "pooling"}
     llm = vllm.LLM(model=job["folder"], tensor_parallel_size=job["tp"], **SMALL, **extra, **job["options"])
     module, name = llm.collective_rpc(model_class)[0]
     llm.collective_rpc(reset_counters)
-    if kind == "text":
+    if writes:
         parameters = vllm.SamplingParams(temperature=0, max_tokens=job["new_tokens"], ignore_eos=True)
-        outputs = llm.generate(job["inputs"], parameters, use_tqdm=False)
+        outputs = llm.generate(prompts(job), parameters, use_tqdm=False)
         made = [
             {
                 "prompt_tokens": list(o.prompt_token_ids),

@@ -1,4 +1,5 @@
 # Where checkpoints lie, and the process that makes those that are missing. Imports neither torch nor transformers.
+import functools
 import hashlib
 import json
 import os
@@ -9,13 +10,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("families.py", "make.py", "tokenizer.py", "vectors.py", "weights.py", "writing.py")
+SOURCES = ("families.py", "make.py", "tokenizer.py", "vectors.py", "vision.py", "weights.py", "writing.py")
 
 
 class ZooError(RuntimeError):
     """A checkpoint could not be made; the text holds the maker's own words."""
 
 
+@functools.cache  # a long run stays with the code that it began with
 def folder() -> Path:
     """The cache for this code and these libraries: another transformers may save, load and compute differently."""
     digest = hashlib.sha256()

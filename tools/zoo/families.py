@@ -5,7 +5,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tools.zoo import vectors, writing
+from tools.zoo import vectors, vision, writing
 from tools.zoo.tokenizer import BOS, EOS, PAD, VOCABULARY, byte_pairs, word_pieces
 
 LAYERS = 3
@@ -20,7 +20,7 @@ class Family:
     model: str
     configuration: str
     settings: dict
-    kind: str = "text"  # or embedding, score
+    kind: str = "text"  # or vision, embedding, score
     tokenizer: Callable = byte_pairs
     reference: Callable = writing.answers
     is_fair: Callable = writing.is_fair
@@ -29,6 +29,8 @@ class Family:
     outputs: float = 1.5
     attention: float = 1.0
     defaults: dict = field(default_factory=lambda: COMMON)
+    loader: str = "AutoTokenizer"
+    packages: tuple[str, ...] = ()  # what must be installed besides transformers
 
     @property
     def classes(self) -> tuple[str, str]:
@@ -38,7 +40,7 @@ class Family:
     @property
     def key(self) -> str:
         """Under which name the reference lies in reference.json."""
-        return {"text": "answers", "embedding": "vectors", "score": "scores"}[self.kind]
+        return {"text": "answers", "vision": "answers", "embedding": "vectors", "score": "scores"}[self.kind]
 
     def config(self, transformers):
         """The configuration object."""
@@ -231,6 +233,32 @@ FAMILIES = {
     "stablelm": decoder("StableLM", "StableLm"),
     "starcoder2": decoder("StarCoder2", "Starcoder2", **TIED, sliding_window=WINDOW),
     "nemotron": decoder("Nemotron", "Nemotron"),
+    "llava": Family(
+        "LLaVA",
+        "LlavaForConditionalGeneration",
+        "LlavaConfig",
+        {
+            "text_config": {**COMMON, "model_type": "llama"},
+            "vision_config": {
+                "model_type": "clip_vision_model",
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 2,
+                "projection_dim": 64,
+                "image_size": vision.SIDE,
+                "patch_size": vision.PATCH,
+            },
+            "image_token_index": VOCABULARY - 1,
+            "image_seq_length": (vision.SIDE // vision.PATCH) ** 2,
+        },
+        kind="vision",
+        tokenizer=vision.processor,
+        reference=vision.answers,
+        defaults={"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS},
+        loader="AutoProcessor",
+        packages=("PIL",),
+    ),
     "bert": Family(
         "BERT",
         "BertModel",

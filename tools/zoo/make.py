@@ -38,6 +38,8 @@ def make(name: str) -> None:
         family = FAMILIES[name]
         if absent := [part for part in family.classes if not hasattr(transformers, part)]:
             (folder / "unavailable.txt").write_text(f"transformers {transformers.__version__} has no {absent[0]}")
+        elif absent := [part for part in family.packages if importlib.util.find_spec(part) is None]:
+            (folder / "unavailable.txt").write_text(f"{absent[0]} is not installed")
         else:
             fill(family, folder)
         try:
@@ -56,7 +58,7 @@ def fill(family: Family, folder: Path) -> None:
     family.tokenizer().save_pretrained(folder)
     family.config(transformers).save_pretrained(folder)
     # As everybody loads it: for some models transformers takes a class of its own, whatever the folder says.
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = getattr(transformers, family.loader).from_pretrained(folder)
     for seed in range(MOST_SEEDS):
         # A new one for each seed: the weights of norms are drawn around what they begin with.
         model = getattr(transformers, family.model)._from_config(
