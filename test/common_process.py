@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 300
 
 
 class Finished:

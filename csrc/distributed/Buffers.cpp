@@ -8,12 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
-#include "runtime/Error.h"
-#include "runtime/frame/DTypes.h"
-
 namespace kunlun::distributed {
-
-using frame::toChipDtype;
 
 namespace {
 
@@ -126,14 +121,7 @@ void Flat::scatterBack() {
 }
 
 void allReduce(Communicator& group, const at::Tensor& tensor, const kl_reduction& reduction, kl_stream stream) {
-  check(require(collectives().all_reduce, "all_reduce")(
-      group.handle(),
-      dataOf(tensor),
-      dataOf(tensor),
-      countOf(tensor),
-      toChipDtype(tensor.scalar_type()),
-      &reduction,
-      stream));
+  group.allReduce(dataOf(tensor), dataOf(tensor), countOf(tensor), tensor.scalar_type(), reduction, stream);
 }
 
 void reduceTo(
@@ -143,20 +131,11 @@ void reduceTo(
     const kl_reduction& reduction,
     int root,
     kl_stream stream) {
-  check(require(collectives().reduce, "reduce")(
-      group.handle(),
-      dataOf(input),
-      output,
-      countOf(input),
-      toChipDtype(input.scalar_type()),
-      &reduction,
-      root,
-      stream));
+  group.reduce(dataOf(input), output, countOf(input), input.scalar_type(), reduction, root, stream);
 }
 
 void allGather(Communicator& group, const at::Tensor& input, void* output, kl_stream stream) {
-  check(require(collectives().all_gather, "all_gather")(
-      group.handle(), dataOf(input), output, countOf(input), toChipDtype(input.scalar_type()), stream));
+  group.allGather(dataOf(input), output, countOf(input), input.scalar_type(), stream);
 }
 
 void reduceScatter(
@@ -165,28 +144,7 @@ void reduceScatter(
     const at::Tensor& output,
     const kl_reduction& reduction,
     kl_stream stream) {
-  check(require(collectives().reduce_scatter, "reduce_scatter")(
-      group.handle(), input, dataOf(output), countOf(output), toChipDtype(output.scalar_type()), &reduction, stream));
-}
-
-void allToAll(
-    Communicator& group,
-    void* input,
-    const Layout& sent,
-    void* output,
-    const Layout& received,
-    c10::ScalarType dtype,
-    kl_stream stream) {
-  check(require(collectives().all_to_all_v, "all_to_all_v")(
-      group.handle(),
-      input,
-      sent.counts.data(),
-      sent.displacements.data(),
-      output,
-      received.counts.data(),
-      received.displacements.data(),
-      toChipDtype(dtype),
-      stream));
+  group.reduceScatter(input, dataOf(output), countOf(output), output.scalar_type(), reduction, stream);
 }
 
 } // namespace kunlun::distributed

@@ -32,17 +32,6 @@ bool haveEqualSizes(const Tensors& tensors);
 
 // ---- layouts
 
-// Counts and displacements for the chip.
-struct Layout {
-  std::vector<uint64_t> counts;
-  std::vector<uint64_t> displacements;
-
-  void add(uint64_t count) {
-    displacements.push_back(counts.empty() ? 0 : displacements.back() + counts.back());
-    counts.push_back(count);
-  }
-};
-
 Layout layoutOf(const Tensors& tensors);
 // Rows of `tensor`: `splits` for each rank, or the same for all.
 Layout layoutOf(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size);
@@ -83,13 +72,5 @@ void reduceScatter(
     const kl_reduction& reduction,
     kl_stream stream);
 void allGather(Communicator& group, const at::Tensor& input, void* output, kl_stream stream);
-void allToAll(
-    Communicator& group,
-    void* input,
-    const Layout& sent,
-    void* output,
-    const Layout& received,
-    c10::ScalarType dtype,
-    kl_stream stream);
 
 } // namespace kunlun::distributed

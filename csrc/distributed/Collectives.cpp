@@ -4,13 +4,10 @@
 #include <utility>
 
 #include "distributed/Buffers.h"
-#include "runtime/Error.h"
-#include "runtime/frame/DTypes.h"
 
 namespace kunlun::distributed {
 
 using c10d::OpType;
-using frame::toChipDtype;
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   const at::Tensor& tensor = checkSingle(tensors);
@@ -19,14 +16,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::broadcast(Tensors& tensors, con
   return launch(
       {OpType::BROADCAST, "xccl:broadcast", std::move(inputs), {tensor}, timeoutOr(opts.timeout), opts.asyncOp},
       [&](Communicator& group, kl_stream stream) {
-        check(require(collectives().broadcast, "broadcast")(
-            group.handle(),
-            dataOf(tensor),
-            dataOf(tensor),
-            countOf(tensor),
-            toChipDtype(tensor.scalar_type()),
-            static_cast<int32_t>(opts.rootRank),
-            stream));
+        const int root = static_cast<int>(opts.rootRank);
+        group.broadcast(dataOf(tensor), dataOf(tensor), countOf(tensor), tensor.scalar_type(), root, stream);
       });
 }
 
@@ -52,7 +43,7 @@ ProcessGroupXCCL::allgather(std::vector<Tensors>& outputs, Tensors& inputs, cons
           Layout sent;
           sent.counts.assign(static_cast<size_t>(size_), countOf(input));
           sent.displacements.assign(static_cast<size_t>(size_), 0); // the same to everybody
-          allToAll(group, dataOf(input), sent, flat.data(), layoutOf(list), input.scalar_type(), stream);
+          group.allToAll(dataOf(input), sent, flat.data(), layoutOf(list), input.scalar_type(), stream);
         }
         flat.scatterBack();
       });
@@ -152,7 +143,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::alltoall_base(
   return launch(
       {OpType::ALLTOALL_BASE, "xccl:all_to_all", {input}, {output}, timeoutOr(opts.timeout), opts.asyncOp},
       [&](Communicator& group, kl_stream stream) {
-        allToAll(group, dataOf(input), sent, dataOf(output), received, input.scalar_type(), stream);
+        group.allToAll(dataOf(input), sent, dataOf(output), received, input.scalar_type(), stream);
       });
 }
 
@@ -171,14 +162,8 @@ ProcessGroupXCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToA
       {OpType::ALLTOALL, "xccl:all_to_all", inputs, outputs, timeoutOr(opts.timeout), opts.asyncOp},
       [&](Communicator& group, kl_stream stream) {
         Flat flat(outputs);
-        allToAll(
-            group,
-            dataOf(Flat::of(inputs)),
-            layoutOf(inputs),
-            flat.data(),
-            layoutOf(outputs),
-            inputs.front().scalar_type(),
-            stream);
+        const at::Tensor sent = Flat::of(inputs);
+        group.allToAll(dataOf(sent), layoutOf(inputs), flat.data(), layoutOf(outputs), sent.scalar_type(), stream);
         flat.scatterBack();
       });
 }
@@ -208,14 +193,9 @@ ProcessGroupXCCL::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c
         if (!list.empty()) {
           flat.emplace(list);
         }
-        check(require(collectives().gather, "gather")(
-            group.handle(),
-            dataOf(input),
-            flat ? flat->data() : nullptr,
-            countOf(input),
-            toChipDtype(input.scalar_type()),
-            static_cast<int32_t>(opts.rootRank),
-            stream));
+        void* const to = flat ? flat->data() : nullptr;
+        const int root = static_cast<int>(opts.rootRank);
+        group.gather(dataOf(input), to, countOf(input), input.scalar_type(), root, stream);
         if (flat) {
           flat->scatterBack();
         }
@@ -242,14 +222,10 @@ ProcessGroupXCCL::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const 
   return launch(
       {OpType::SCATTER, "xccl:scatter", list, {output}, timeoutOr(opts.timeout), opts.asyncOp},
       [&](Communicator& group, kl_stream stream) {
-        check(require(collectives().scatter, "scatter")(
-            group.handle(),
-            list.empty() ? nullptr : dataOf(Flat::of(list)),
-            dataOf(output),
-            countOf(output),
-            toChipDtype(output.scalar_type()),
-            static_cast<int32_t>(opts.rootRank),
-            stream));
+        const at::Tensor sent = list.empty() ? at::Tensor() : Flat::of(list);
+        const void* const from = sent.defined() ? dataOf(sent) : nullptr;
+        const int root = static_cast<int>(opts.rootRank);
+        group.scatter(from, dataOf(output), countOf(output), output.scalar_type(), root, stream);
       });
 }
 

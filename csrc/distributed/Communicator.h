@@ -1,48 +1,43 @@
-// A communicator of the chip with the streams that a process group uses it on.
+// What a process group asks of a communicator, with the streams that it is used on.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
 #include "distributed/OwnStream.h"
 #include "runtime/chip/collectives.h"
 
 namespace kunlun::distributed {
 
-// The chip's collectives, or an error that names the driver and what to do.
-const kl_collectives& collectives();
+// Counts and displacements in elements, one for each rank.
+struct Layout {
+  std::vector<uint64_t> counts;
+  std::vector<uint64_t> displacements;
 
-[[noreturn]] void refuseOperation(const char* operation);
-
-// An entry of the table; a driver without it gets an error that names the operation.
-template <class Function>
-Function* require(Function* entry, const char* operation) {
-  if (entry == nullptr) [[unlikely]] {
-    refuseOperation(operation);
+  void add(uint64_t count) {
+    displacements.push_back(counts.empty() ? 0 : displacements.back() + counts.back());
+    counts.push_back(count);
   }
-  return entry;
-}
+};
 
+// Operations are those of the chip's table (runtime/chip/collectives.h) and mean the same: they are enqueued on a
+// stream of the device and happen in the order of the calls. For all but send and recv it must be the calling thread's
+// current stream.
 class Communicator {
  public:
-  // Waits for all ranks.
-  Communicator(
-      c10::DeviceIndex device,
-      int rank,
-      int nranks,
-      const kl_comm_id& id,
-      std::chrono::milliseconds timeout,
-      bool high_priority);
+  Communicator(c10::DeviceIndex device, int rank, int nranks, bool high_priority);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
-  ~Communicator();
+  virtual ~Communicator() = default;
 
-  kl_comm handle() const {
-    return handle_;
+  c10::DeviceIndex device() const {
+    return device_;
   }
   int rank() const {
     return rank_;
@@ -60,20 +55,64 @@ class Communicator {
   // For how long the calling thread's next collectives may wait for peers before the call returns.
   static void setPatience(std::chrono::nanoseconds patience);
 
-  void abort(const std::string& reason) noexcept;
+  virtual bool spansHosts() const = 0;
+  virtual void abort(const std::string& reason) noexcept = 0;
   // What ended it, or nothing.
-  std::optional<std::string> error() const;
+  virtual std::optional<std::string> error() const = 0;
   // Ranks that the collective which runs now waits for.
-  std::vector<int> missingRanks() const;
+  virtual std::vector<int> missingRanks() const = 0;
 
- private:
+  virtual void allReduce(
+      const void* send,
+      void* recv,
+      uint64_t count,
+      c10::ScalarType dtype,
+      const kl_reduction& reduction,
+      kl_stream stream) = 0;
+  virtual void reduce(
+      const void* send,
+      void* recv,
+      uint64_t count,
+      c10::ScalarType dtype,
+      const kl_reduction& reduction,
+      int root,
+      kl_stream stream) = 0;
+  virtual void
+  broadcast(const void* send, void* recv, uint64_t count, c10::ScalarType dtype, int root, kl_stream stream) = 0;
+  virtual void allGather(const void* send, void* recv, uint64_t count, c10::ScalarType dtype, kl_stream stream) = 0;
+  virtual void reduceScatter(
+      const void* send,
+      void* recv,
+      uint64_t count,
+      c10::ScalarType dtype,
+      const kl_reduction& reduction,
+      kl_stream stream) = 0;
+  virtual void allToAll(
+      const void* send,
+      const Layout& sent,
+      void* recv,
+      const Layout& received,
+      c10::ScalarType dtype,
+      kl_stream stream) = 0;
+  virtual void
+  gather(const void* send, void* recv, uint64_t count, c10::ScalarType dtype, int root, kl_stream stream) = 0;
+  virtual void
+  scatter(const void* send, void* recv, uint64_t count, c10::ScalarType dtype, int root, kl_stream stream) = 0;
+  virtual void barrier(kl_stream stream) = 0;
+  virtual void send(const void* data, uint64_t count, c10::ScalarType dtype, int peer, kl_stream stream) = 0;
+  virtual void recv(void* data, uint64_t count, c10::ScalarType dtype, int peer, kl_stream stream) = 0;
+  // Whether a send of that peer waits for a recv that has not been called yet.
+  virtual bool probe(int peer) = 0;
+
+ protected:
   const c10::DeviceIndex device_;
   const int rank_;
   const int nranks_;
+
+ private:
   const bool high_priority_;
   const OwnStream stream_;
   std::optional<OwnStream> receive_stream_;
-  kl_comm handle_ = nullptr;
 };
 
 } // namespace kunlun::distributed

@@ -7,9 +7,10 @@
 #include <utility>
 
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
 
+#include "distributed/ChipCommunicator.h"
 #include "runtime/Error.h"
-#include "runtime/frame/DTypes.h"
 
 namespace kunlun::distributed {
 
@@ -27,14 +28,12 @@ std::string recordedName(bool is_send, int rank, int peer) {
 
 // Enqueues one transfer between the two ranks of a pair's communicator.
 void enqueue(Communicator& pair, bool is_send, const at::Tensor& tensor, kl_stream stream) {
-  const int32_t other = pair.size() == 1 ? 0 : 1 - pair.rank();
-  const auto count = static_cast<uint64_t>(tensor.numel());
-  const int32_t dtype = frame::toChipDtype(tensor.scalar_type());
+  const int other = pair.size() == 1 ? 0 : 1 - pair.rank();
   void* data = tensor.mutable_data_ptr();
   if (is_send) {
-    check(require(collectives().send, "send")(pair.handle(), data, count, dtype, other, stream));
+    pair.send(data, static_cast<uint64_t>(tensor.numel()), tensor.scalar_type(), other, stream);
   } else {
-    check(require(collectives().recv, "recv")(pair.handle(), data, count, dtype, other, stream));
+    pair.recv(data, static_cast<uint64_t>(tensor.numel()), tensor.scalar_type(), other, stream);
   }
 }
 
@@ -94,7 +93,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::recvAnysource(Tensors& tensors,
   const at::Tensor& tensor = checkSingle(tensors);
   const c10::DeviceIndex device = tensor.device().index();
   const auto deadline = Completion::Clock::now() + options_->timeout;
-  const auto probe = require(collectives().probe, "receive from any source");
+  require(collectives().probe, "receive from any source"); // before the wait for ranks that may not come
   for (std::chrono::microseconds pause{20};; pause = std::min(pause * 2, std::chrono::microseconds{2000})) {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) {
@@ -110,9 +109,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::recvAnysource(Tensors& tensors,
       if (!is_connected && !store_->check({"xccl/sends/" + std::to_string(peer) + ":" + std::to_string(rank_)})) {
         continue;
       }
-      int32_t is_waiting = 0;
-      check(probe(pairCommunicator(device, peer)->handle(), peer < rank_ ? 0 : 1, &is_waiting));
-      if (is_waiting != 0) {
+      if (pairCommunicator(device, peer)->probe(peer < rank_ ? 0 : 1)) {
         return transfer({false, tensor, peer});
       }
     }
@@ -158,6 +155,12 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::endCoalescing() {
     for (const int peer : peers) {
       pairCommunicator(device, peer);
     }
+    const auto orderOf = [&](const Transfer& transfer) {
+      const bool spans = pairCommunicator(device, transfer.peer)->spansHosts();
+      const bool from_lower = transfer.is_send == (rank_ < transfer.peer);
+      return spans ? std::tuple(1, std::min(rank_, transfer.peer), std::max(rank_, transfer.peer), !from_lower)
+                   : std::tuple(0, 0, 0, false);
+    };
     if (work == nullptr) {
       if (!batch_stream_ || batch_stream_->get().device_index() != device) {
         batch_stream_.emplace(options_->is_high_priority_stream, device);
@@ -166,9 +169,19 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::endCoalescing() {
           {c10d::OpType::COALESCED, "xccl:coalesced", {}, {}, options_->timeout, true}, nullptr, batch_stream_->get());
       work->sequence_ = ++transfers_;
     }
+    // Those between hosts come last and one by one, so all ranks must take them in the same order: pair by pair, and
+    // of a pair first what the lower rank sends.
+    std::stable_sort(batch.transfers.begin(), batch.transfers.end(), [&](const Transfer& a, const Transfer& b) {
+      return orderOf(a) < orderOf(b);
+    });
+    bool in_group = true;
     check(require(collectives().group_start, "groups of transfers")());
     for (const Transfer& transfer : batch.transfers) {
       const auto pair = pairCommunicator(device, transfer.peer);
+      if (in_group && pair->spansHosts()) {
+        in_group = false;
+        check(require(collectives().group_end, "groups of transfers")());
+      }
       record(recordedName(transfer.is_send, rank_, transfer.peer), {transfer.tensor}, {transfer.tensor}, *work, true);
       enqueue(*pair, transfer.is_send, transfer.tensor, work->stream_.handle());
       work->communicators_.push_back(pair);
@@ -177,7 +190,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::endCoalescing() {
         work->outputs_.push_back(transfer.tensor);
       }
     }
-    check(require(collectives().group_end, "groups of transfers")());
+    if (in_group) {
+      check(require(collectives().group_end, "groups of transfers")());
+    }
   }
   if (work != nullptr) {
     finish(work);
@@ -213,7 +228,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::barrier(const c10d::BarrierOpti
   // The caller waits in any case, unless it has asked for the handle. Not for ever, because here it cannot be
   // interrupted.
   Communicator::setPatience(opts.asyncOp ? std::chrono::milliseconds{0} : kBarrierPatience);
-  check(require(collectives().barrier, "barrier")(group->handle(), group->stream().handle()));
+  const c10::StreamGuard stream_guard(group->stream().unwrap());
+  group->barrier(group->stream().handle());
   finish(work);
   return work;
 }

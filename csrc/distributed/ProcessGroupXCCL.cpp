@@ -2,7 +2,6 @@
 #include "distributed/ProcessGroupXCCL.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <ATen/ops/isnan.h>
@@ -42,7 +41,8 @@ ProcessGroupXCCL::ProcessGroupXCCL(
       options_(std::move(options)),
       blocks_(xcclEnv().blocking_wait),
       checks_nan_(xcclEnv().nan_check),
-      is_timed_(xcclEnv().timing) {
+      is_timed_(xcclEnv().timing),
+      members_(std::make_shared<Members>(store_, rank, size)) {
   TORCH_CHECK_VALUE(rank >= 0 && rank < size, "rank ", rank, " of ", size, " ranks does not exist");
   init();
   watchdog::add(this);
@@ -156,82 +156,6 @@ void ProcessGroupXCCL::checkForNan(const std::vector<at::Tensor>& inputs, const 
 
 std::chrono::milliseconds ProcessGroupXCCL::timeoutOr(std::chrono::milliseconds timeout) const {
   return timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
-}
-
-// ---- communicators --------------------------------------------------------
-
-std::shared_ptr<Communicator> ProcessGroupXCCL::communicator(c10::DeviceIndex device) {
-  std::lock_guard lock(lock_);
-  const std::string name = "device " + std::to_string(device);
-  if (const auto known = communicators_.find(name); known != communicators_.end()) {
-    return known->second;
-  }
-  // Counted and not named by the device: ranks may use devices of different numbers.
-  const auto made = connect(device, "group/" + std::to_string(communicators_made_++), rank_, size_);
-  used_device_ = device;
-  return communicators_[name] = made;
-}
-
-std::shared_ptr<Communicator> ProcessGroupXCCL::pairCommunicator(c10::DeviceIndex device, int peer) {
-  const int low = std::min(rank_, peer);
-  const int high = std::max(rank_, peer);
-  const std::string pair = std::to_string(low) + ":" + std::to_string(high);
-  std::lock_guard lock(lock_);
-  const std::string name = "pair " + pair;
-  if (const auto known = communicators_.find(name); known != communicators_.end()) {
-    return known->second;
-  }
-  return communicators_[name] = connect(device, "pair/" + pair, rank_ == low ? 0 : 1, low == high ? 1 : 2);
-}
-
-std::shared_ptr<Communicator>
-ProcessGroupXCCL::connect(c10::DeviceIndex device, const std::string& key, int rank, int size) {
-  kl_comm_id id{};
-  const std::string name = "xccl/" + key;
-  if (rank == 0) {
-    check(require(collectives().unique_id, "communicators")(&id), "unique_id");
-    store_->set(name, std::vector<uint8_t>(id.bytes, id.bytes + sizeof(id.bytes)));
-  } else {
-    std::vector<uint8_t> bytes;
-    try {
-      store_->wait({name}, options_->timeout);
-      bytes = store_->get(name);
-    } catch (const std::exception& problem) {
-      C10_THROW_ERROR(
-          DistBackendError,
-          c10::str(
-              "rank ",
-              rank_,
-              " of group \"",
-              options_->group_name,
-              "\" waited for the communicator's id of rank 0 and did not get it: ",
-              problem.what()));
-    }
-    TORCH_CHECK(bytes.size() == sizeof(id.bytes), "the store's entry ", name, " is not the id of a communicator");
-    std::memcpy(id.bytes, bytes.data(), sizeof(id.bytes));
-  }
-  auto made =
-      std::make_shared<Communicator>(device, rank, size, id, options_->timeout, options_->is_high_priority_stream);
-  return made;
-}
-
-void ProcessGroupXCCL::eagerConnectSingleDevice(at::Device device) {
-  TORCH_CHECK_VALUE(device.type() == kType, "XCCL connects kunlun devices, not ", device);
-  const c10::DeviceGuard guard(device);
-  communicator(device.index());
-}
-
-bool ProcessGroupXCCL::isConnected() {
-  return !allCommunicators().empty();
-}
-
-std::vector<std::shared_ptr<Communicator>> ProcessGroupXCCL::allCommunicators() {
-  std::vector<std::shared_ptr<Communicator>> all;
-  std::lock_guard lock(lock_);
-  for (const auto& [name, communicator] : communicators_) {
-    all.push_back(communicator);
-  }
-  return all;
 }
 
 // ---- launching ------------------------------------------------------------

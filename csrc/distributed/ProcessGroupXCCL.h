@@ -16,6 +16,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "distributed/Communicator.h"
+#include "distributed/Members.h"
 #include "distributed/Work.h"
 
 namespace kunlun::distributed {
@@ -192,7 +193,10 @@ class ProcessGroupXCCL : public c10d::Backend {
   std::shared_ptr<Communicator> communicator(c10::DeviceIndex device);
   // Of this rank and `peer`; the lower of the two is rank 0.
   std::shared_ptr<Communicator> pairCommunicator(c10::DeviceIndex device, int peer);
-  std::shared_ptr<Communicator> connect(c10::DeviceIndex device, const std::string& key, int rank, int size);
+  // `ranks` of the group, in the order that they have in the communicator. Waits for all of them.
+  std::shared_ptr<Communicator> connect(c10::DeviceIndex device, const std::string& key, const std::vector<int>& ranks);
+  std::shared_ptr<Communicator> connectOnHost(c10::DeviceIndex device, const std::string& key, int rank, int size)
+      const;
   void announce(int peer);
   c10::DeviceIndex deviceForBarrier(const c10d::BarrierOptions& opts) const;
   void record(
@@ -214,6 +218,7 @@ class ProcessGroupXCCL : public c10d::Backend {
   std::string closed_because_; // written once, before is_closed_
 
   std::mutex lock_; // guards the communicators and their counters
+  const std::shared_ptr<Members> members_;
   std::map<std::string, std::shared_ptr<Communicator>> communicators_;
   uint64_t communicators_made_ = 0;
   std::optional<c10::DeviceIndex> used_device_;

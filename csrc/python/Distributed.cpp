@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "distributed/ProcessGroupXCCL.h"
+#include "distributed/hosts/Gloo.h"
 #include "python/Module.h"
 
 namespace kunlun::python {
@@ -14,12 +15,22 @@ namespace {
 using kunlun::distributed::ProcessGroupXCCL;
 using Options = ProcessGroupXCCL::Options;
 
+c10::intrusive_ptr<c10d::Backend>
+makeGloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout) {
+  const py::gil_scoped_acquire gil;
+  const auto c10d = py::module_::import("torch._C._distributed_c10d");
+  return c10d.attr("ProcessGroupGloo")(store, rank, size, timeout).cast<c10::intrusive_ptr<c10d::Backend>>();
+}
+
 } // namespace
 
 void bindDistributed(py::module_& module) {
   bindFlightRecorder(module);
   // The base classes must be known before the derived ones.
-  py::module_::import("torch._C._distributed_c10d");
+  const auto c10d = py::module_::import("torch._C._distributed_c10d");
+  if (py::hasattr(c10d, "ProcessGroupGloo")) {
+    distributed::hosts::setGlooMaker(makeGloo);
+  }
   auto group = py::class_<ProcessGroupXCCL, c10d::Backend, c10::intrusive_ptr<ProcessGroupXCCL>>(
       module, "ProcessGroupXCCL", "Collectives between kunlun devices; made by torch.distributed.init_process_group.");
   py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(group, "Options")

@@ -51,6 +51,7 @@ constexpr const char* kAutocompareDir = "KUNLUN_AUTOCOMPARE_DIR";
 constexpr const char* kLogLevel = "KUNLUN_LOG_LEVEL";
 constexpr const char* kXcclBufferBytes = "XCCL_BUFFER_BYTES";
 constexpr const char* kXcclBlockingWait = "XCCL_BLOCKING_WAIT";
+constexpr const char* kXcclHostId = "XCCL_HOST_ID";
 constexpr const char* kXcclNanCheck = "XCCL_NAN_CHECK";
 constexpr const char* kXcclTiming = "XCCL_TIMING";
 constexpr const char* kXcclTraceEntries = "XCCL_TRACE_ENTRIES";
@@ -275,6 +276,7 @@ XcclEnv xcclEnv() {
   e.timing = parseSwitch(kXcclTiming, e.timing);
   e.trace_entries = parseInt(kXcclTraceEntries, e.trace_entries, 0, kMaxXcclTrace);
   e.trace_file = get(kXcclTraceFile).value_or("");
+  e.host_id = get(kXcclHostId).value_or("");
   return e;
 }
 
@@ -432,6 +434,10 @@ const std::vector<EnvVariable>& envVariables() {
        "Collectives: up to this size a rank's data travels with its call; larger data is read where it lies. Rank 0's "
        "value counts for all."},
       {kXcclBlockingWait, "0 or 1", "0", "Collectives: Work.wait() makes the host wait, and raises what went wrong."},
+      {kXcclHostId,
+       "any text",
+       "the machine and its name spaces",
+       "Collectives: ranks with the same text share memory, others talk by TCP."},
       {kXcclNanCheck, "0 or 1", "0", "Collectives: refuses inputs that contain NaN."},
       {kXcclTiming, "0 or 1", "0", "Collectives: takes the time of each, for Work._get_duration() and the recorder."},
       {kXcclTraceEntries, "0 to 1048576", "2000", "Collectives: operations that the flight recorder keeps; 0 is off."},

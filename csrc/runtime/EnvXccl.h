@@ -13,6 +13,7 @@ struct XcclEnv {
   bool nan_check = false;
   bool timing = false;
   int trace_entries = 2000; // that the flight recorder keeps
+  std::string host_id;      // what tells this host from others; empty: found out
   std::string trace_file;   // prefix of the file that a timeout writes; empty for none
 };
 

@@ -325,7 +325,7 @@ for op in OPS:
         failed[op.formatted_name] = str(error)[:500]
 assert not failed, failed
 statistics = extension.operator_statistics()
-assert statistics["boxed"] > 5 * statistics["launcher"], statistics
+assert statistics["boxed"] > 4 * statistics["launcher"], statistics
 """
     )
 

@@ -177,7 +177,29 @@ def test_a_rank_that_never_connects(check_ranks):
             store.wait(["over"], timedelta(seconds=60))
         """
     )
-    assert "of 2 ranks these never joined the communicator: 1" in ranks[0].out
+    assert "rank 0 waited 2000 ms for the communicator; ranks of the group that have not come: 1" in ranks[0].out
+
+
+def test_a_rank_that_is_killed_before_it_connects(run_ranks):
+    ranks = run_ranks(
+        """
+        start(seconds=60)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        begin = time.monotonic()
+        try:
+            dist.all_reduce(torch.ones(10, device="kunlun"))
+        except RuntimeError as error:
+            print(time.monotonic() - begin, error)
+        """,
+        size=3,
+    )
+    assert [rank.code for rank in ranks] == [0, -9, 0], ranks
+    for rank in (ranks[0], ranks[2]):
+        seconds, _, text = rank.out.partition(" ")
+        assert float(seconds) < 5
+        assert "rank 1 of 3 (process " in text
+        assert "has died before it joined the communicator" in text
 
 
 def test_wait_with_a_timeout(check_ranks):

@@ -60,6 +60,11 @@ typedef struct kl_reduction {
   const void* device_factor; /* if not NULL: one element of the dtype in device memory, instead of `factor` */
 } kl_reduction;
 
+enum {
+  /* A communicator may have ranks on several hosts. Otherwise those of one host get a communicator of their own. */
+  KL_COLLECTIVES_ACROSS_HOSTS = 1u << 0
+};
+
 typedef struct kl_collectives {
   kl_table_header header;
 
@@ -161,6 +166,8 @@ typedef struct kl_collectives {
    * is for how long the calling thread lets its collectives wait for peers, in nanoseconds from each call; then the
    * stream goes on without it. 0, as at the start of each thread: not at all. NULL: calls never wait. */
   kl_result (*set_patience)(uint64_t nanoseconds);
+
+  uint64_t flags; /* KL_COLLECTIVES_* */
 } kl_collectives;
 
 #ifdef __cplusplus

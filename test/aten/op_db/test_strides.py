@@ -64,9 +64,12 @@ def negated(tensor):
 
 def with_bits(samples, dtype):
     for sample in samples:
-        yield changed(negated, sample)
         if dtype.is_complex:
             yield changed(conjugated, sample)
+        if dtype == torch.complex32:
+            continue  # with both bits, which an operator may add, torch has no CPU kernel that resolves it
+        yield changed(negated, sample)
+        if dtype.is_complex:
             yield changed(lambda tensor: negated(conjugated(tensor)), sample)
 
 

@@ -341,6 +341,7 @@ const kl_collectives kCollectives = {
     .recv = recv,
     .probe = probeEntry,
     .set_patience = setPatienceEntry,
+    .flags = 0,
 };
 
 } // namespace kunlun::sim

@@ -1,0 +1,47 @@
+// The processes behind the ranks of a group: which host each is on, and whether it still lives.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "runtime/ipc/ProcessId.h"
+
+namespace kunlun::distributed {
+
+class Members {
+ public:
+  // Publishes the calling process as `rank` in the store.
+  Members(c10::intrusive_ptr<c10d::Store> store, int rank, int size);
+
+  // Waits until all of `ranks`, of which this rank is one, have come to `place`. Raises DistBackendError that names
+  // those that have ended (this host's; within a fraction of a second) or have not come in time.
+  void meet(const std::string& place, const std::vector<int>& ranks, std::chrono::milliseconds timeout);
+
+  // The host of each of `ranks`, which have met: 0 for that of the first, then numbered as they appear.
+  std::vector<int> hostsOf(const std::vector<int>& ranks);
+
+  // Which of `ranks` are known to have ended, in words; empty where none has. Of other hosts nothing is known.
+  std::string deaths(const std::vector<int>& ranks);
+
+ private:
+  struct Member {
+    std::string host;
+    ProcessId process;
+  };
+  // nullptr while it has not published itself.
+  const Member* find(int rank);
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_;
+  const int size_;
+  Member self_;
+  std::mutex lock_; // guards known_
+  std::map<int, Member> known_;
+};
+
+} // namespace kunlun::distributed
