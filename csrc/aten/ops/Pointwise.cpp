@@ -86,6 +86,30 @@ Tensor rsub(const Tensor& self, const Tensor& other, const Scalar& alpha) {
   return at::_ops::sub_Tensor::redispatch(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), other, self, alpha);
 }
 
+// Not structured: the iterator decides the shape and the dtype of the result.
+
+OpHandle k_floor_divide{"aten::floor_divide.out"};
+
+Tensor floorDivide(const Tensor& self, const Tensor& other) {
+  if (alike(self, other)) {
+    return launchLike(k_floor_divide, self.scalar_type(), self, other);
+  }
+  Tensor out;
+  out = at::TensorIterator::binary_op(out, self, other).output();
+  launchInto(k_floor_divide, out, self, other);
+  return out;
+}
+
+Tensor& floorDivideOut(const Tensor& self, const Tensor& other, Tensor& out) {
+  const auto iterator = at::TensorIterator::binary_op(out, self, other);
+  launchInto(k_floor_divide, out, self, other);
+  return out;
+}
+
+Tensor& floorDivide_(Tensor& self, const Tensor& other) {
+  return floorDivideOut(self, other, self);
+}
+
 // Logical operators are not structured: the iterator decides the shape here.
 
 template <class Build>
@@ -125,6 +149,9 @@ KUNLUN_LOGICAL(logical_xor, logicalXorOut)
 } // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("floor_divide", TORCH_FN(floorDivide));
+  m.impl("floor_divide.out", TORCH_FN(floorDivideOut));
+  m.impl("floor_divide_.Tensor", TORCH_FN(floorDivide_));
   m.impl("conj_physical_", TORCH_FN(conjPhysical_));
   m.impl("logical_not.out", TORCH_FN(logicalNotOut));
   m.impl("logical_and.out", TORCH_FN(logicalAndOut));

@@ -29,6 +29,7 @@ OpHandle k_exponential{"aten::exponential_"};
 OpHandle k_cauchy{"aten::cauchy_"};
 OpHandle k_log_normal{"aten::log_normal_"};
 OpHandle k_geometric{"aten::geometric_"};
+OpHandle k_multinomial{"aten::multinomial.out"};
 OpHandle k_randperm{"aten::randperm.generator_out"};
 
 // Every in-place random operator: self, its parameters, the generator.
@@ -97,6 +98,45 @@ at::Tensor& geometric_(at::Tensor& self, double p, Generator generator) {
   return draw(k_geometric, self, generator, p);
 }
 
+// Which values are no probabilities the kernel finds.
+at::Tensor&
+multinomialOut(const at::Tensor& self, int64_t num_samples, bool replacement, Generator generator, at::Tensor& out) {
+  TORCH_CHECK(
+      out.device() == self.device(),
+      "multinomial arguments must have the same device, got ",
+      out.device(),
+      " and ",
+      self.device());
+  TORCH_CHECK(self.dim() > 0 && self.dim() <= 2, "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(
+      at::isFloatingType(self.scalar_type()),
+      "multinomial only supports floating-point dtypes for input, got: ",
+      self.scalar_type());
+  TORCH_CHECK(out.scalar_type() == at::kLong, "multinomial expects Long tensor out, got: ", out.scalar_type());
+  TORCH_CHECK(num_samples > 0, "cannot sample n_sample <= 0 samples");
+  const int64_t categories = self.size(-1);
+  TORCH_CHECK(
+      replacement || num_samples <= categories,
+      "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  constexpr int64_t kMaxCategories = int64_t{1} << 24; // a float counts no further
+  TORCH_CHECK(categories <= kMaxCategories, "number of categories cannot exceed 2^24");
+  if (self.dim() == 1) {
+    out.resize_({num_samples});
+  } else {
+    out.resize_({self.size(0), num_samples});
+  }
+  if (out.numel() != 0) {
+    const std::array<const at::Tensor*, 1> outs{&out};
+    launch(k_multinomial, self.device(), outs, self, num_samples, replacement, drawPhilox(generator, self.device()));
+  }
+  return out;
+}
+
+at::Tensor multinomial(const at::Tensor& self, int64_t num_samples, bool replacement, Generator generator) {
+  auto out = empty({0}, at::kLong, self.device());
+  return multinomialOut(self, num_samples, replacement, std::move(generator), out);
+}
+
 at::Tensor& randpermOut(int64_t n, Generator generator, at::Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   out.resize_({n});
@@ -133,6 +173,8 @@ at::Tensor nativeDropoutBackward(const at::Tensor& grad, const at::Tensor& mask,
 } // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("multinomial", TORCH_FN(multinomial));
+  m.impl("multinomial.out", TORCH_FN(multinomialOut));
   m.impl("uniform_", TORCH_FN(uniform_));
   m.impl("normal_", TORCH_FN(normal_));
   m.impl("random_", TORCH_FN(random_));

@@ -18,6 +18,7 @@ constexpr const char* kSchemas[] = {
     "aten::exponential_",
     "aten::geometric_",
     "aten::log_normal_",
+    "aten::multinomial.out",
     "aten::normal_",
     "aten::random_",
     "aten::random_.from",
@@ -27,7 +28,12 @@ constexpr const char* kSchemas[] = {
     // normalisation, embedding
     "aten::embedding_dense_backward",
     "aten::native_layer_norm_backward",
+    // search
+    "aten::bucketize.Tensor_out",
+    "aten::histc.out",
+    "aten::searchsorted.Tensor_out",
     // pointwise
+    "aten::floor_divide.out",
     "aten::logical_and.out",
     "aten::logical_not.out",
     "aten::logical_or.out",
