@@ -1,4 +1,7 @@
 # SGLang's side of the matrix: one model through sglang.Engine, whose scheduler is a process of its own for each device.
+import json
+from pathlib import Path
+
 from tools.matrix.side import serve
 from tools.zoo.vision import picture
 
@@ -10,6 +13,23 @@ SMALL = {
     "chunked_prefill_size": 256,
     "random_seed": 0,
 }
+
+# What config.json of published models says and SGLang reads, and what transformers no longer writes.
+PUBLISHED = {
+    "bert": {"position_embedding_type": "absolute"},
+    "deepseek_v2": {"moe_layer_freq": 1},
+    "deepseek_v3": {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+    "gemma2": {"hidden_act": "gelu_pytorch_tanh"},
+}
+
+
+def published(folder: str) -> dict:
+    """Arguments for the engine that add such words to the configuration of a model."""
+    config = json.loads((Path(folder) / "config.json").read_text())
+    words = PUBLISHED.get(config["model_type"], {})
+    if config["model_type"] == "gpt_neox":  # it has as many key heads as heads, whatever a configuration says
+        words = {"num_key_value_heads": config["num_attention_heads"]}
+    return {"json_model_override_args": json.dumps(words)} if words else {}
 
 
 def counters(engine) -> list[dict]:
@@ -30,7 +50,8 @@ def run(job: dict) -> dict:
     kind = job["kind"]
     writes = kind in ("text", "vision")
     extra = {} if writes else {"is_embedding": True, "disable_radix_cache": True}
-    engine = sglang.Engine(model_path=job["folder"], tp_size=job["tp"], **SMALL, **extra, **job["options"])
+    settings = {**SMALL, **extra, **published(job["folder"]), **job["options"]}
+    engine = sglang.Engine(model_path=job["folder"], tp_size=job["tp"], **settings)
     try:
         manager = engine.tokenizer_manager
         model, _ = get_model_architecture(manager.model_config)

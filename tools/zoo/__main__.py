@@ -1,6 +1,19 @@
 # Makes checkpoints; prints the name of each one when it is there.
 import argparse
+import importlib.util
 import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def let_torchvision_load() -> None:
+    """What the extension does as torch starts, here without the extension: see torch_xpu_kunlun/_torchvision.py."""
+    spec = importlib.util.spec_from_file_location("_torchvision", ROOT / "torch_xpu_kunlun" / "_torchvision.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.declare_schemas()
+    sys.modules[spec.name] = module  # a declaration lives as long as its library
 
 
 def main() -> int:
@@ -17,6 +30,7 @@ def main() -> int:
     if unknown := [name for name in options.names if name not in FAMILIES]:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(FAMILIES)}")
 
+    let_torchvision_load()
     from tools.zoo.make import make
 
     if "torch_xpu_kunlun" in sys.modules:

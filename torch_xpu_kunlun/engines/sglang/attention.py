@@ -10,7 +10,7 @@ from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
-from torch_xpu_kunlun import ops
+from torch_xpu_kunlun.engines.sglang import fused
 
 if TYPE_CHECKING:
     from sglang.srt.layers.radix_attention import RadixAttention
@@ -42,9 +42,11 @@ class KunlunAttentionBackend(AttentionBackend):
                 "the attention backend kunlun has no cross attention, which "
                 f"{runner.model_config.hf_config.architectures} needs: use --attention-backend torch_native"
             )
+        self.ops = fused.operators()
         self.page_size = runner.page_size
-        self.req_to_token = runner.req_to_token_pool.req_to_token
-        self.pool = runner.token_to_kv_pool
+        # The names are SGLang's: some models look for the pools here.
+        self.req_to_token_pool = runner.req_to_token_pool
+        self.token_to_kv_pool = runner.token_to_kv_pool
 
     def support_triton(self) -> bool:
         return False
@@ -61,7 +63,7 @@ class KunlunAttentionBackend(AttentionBackend):
             )
         longest = int(forward_batch.seq_lens_cpu.max())
         # Each page is named by its first slot.
-        slots = self.req_to_token[:, : longest : self.page_size][forward_batch.req_pool_indices]
+        slots = self.req_to_token_pool.req_to_token[:, : longest : self.page_size][forward_batch.req_pool_indices]
         metadata = Metadata(slots if self.page_size == 1 else slots // self.page_size, forward_batch.seq_lens)
         if not mode.is_decode():
             metadata.cu_seqlens_q = _cumulative(forward_batch.extend_seq_lens)
@@ -82,7 +84,7 @@ class KunlunAttentionBackend(AttentionBackend):
         metadata = self.forward_metadata
         key_cache, value_cache = self._caches(layer)
         return self._run(
-            ops.paged_attention,
+            self.ops.paged_attention,
             q,
             layer,
             (key_cache, value_cache, metadata.block_table, metadata.context_lens),
@@ -109,7 +111,7 @@ class KunlunAttentionBackend(AttentionBackend):
             keys, values = self._caches(layer)
             cu_seqlens_k, table = metadata.cu_seqlens_k, metadata.block_table
         return self._run(
-            ops.prefill_attention,
+            self.ops.prefill_attention,
             q,
             layer,
             (keys, values, metadata.cu_seqlens_q, cu_seqlens_k),
@@ -133,22 +135,25 @@ class KunlunAttentionBackend(AttentionBackend):
         sinks = kwargs.pop("sinks", None)
         self._refuse(kwargs)
         heads = layer.tp_q_head_num
-        out = q.new_empty(q.shape[0], heads, layer.v_head_dim)
+        # Models bring [tokens, heads * head_size], or with dimensions of their own for heads and a batch of one.
+        query = q.reshape(-1, heads, layer.qk_head_dim)
         window = layer.sliding_window_size
-        attention(
-            q.view(-1, heads, layer.qk_head_dim),
+        out, _ = attention(
+            query,
             *keys,
             scale=layer.scaling,
             window_left=-1 if window is None else window,
             sinks=sinks,
-            out=out,
             softcap=layer.logit_cap,
             **more,
         )
-        return out.view(-1, heads * layer.v_head_dim)
+        return out.flatten(1)
 
     def _heads(self, k: torch.Tensor, v: torch.Tensor, layer: RadixAttention) -> tuple[torch.Tensor, torch.Tensor]:
-        return k.view(-1, layer.tp_k_head_num, layer.qk_head_dim), v.view(-1, layer.tp_v_head_num, layer.v_head_dim)
+        return (
+            k.reshape(-1, layer.tp_k_head_num, layer.qk_head_dim),
+            v.reshape(-1, layer.tp_v_head_num, layer.v_head_dim),
+        )
 
     def _store(
         self,
@@ -158,14 +163,22 @@ class KunlunAttentionBackend(AttentionBackend):
         forward_batch: ForwardBatch,
         save_kv_cache: bool,
     ) -> None:
-        if save_kv_cache and k is not None:
-            self.pool.set_kv_buffer(layer, KVWriteLoc(forward_batch.out_cache_loc, None), *self._heads(k, v, layer))
+        if not save_kv_cache or k is None:
+            return
+        slots = forward_batch.out_cache_loc
+        keys, values = self._heads(k, v, layer)
+        if keys.size(0) != slots.size(0):
+            raise ValueError(
+                f"layer {layer.layer_id} brings keys of {keys.size(0)} tokens for {slots.size(0)}: the model has other "
+                f"numbers of key heads than the {layer.tp_k_head_num} that its configuration tells"
+            )
+        self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc(slots, None), keys, values)
 
     def _caches(self, layer: RadixAttention) -> tuple[torch.Tensor, torch.Tensor]:
         """``[pages, heads, page_size, head_size]``, views of the pool's slots."""
         return tuple(
             buffer.unflatten(0, (-1, self.page_size)).transpose(1, 2)
-            for buffer in self.pool.get_kv_buffer(layer.layer_id)
+            for buffer in self.token_to_kv_pool.get_kv_buffer(layer.layer_id)
         )
 
 

@@ -12,7 +12,7 @@ from sglang.srt.platforms import interface
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 import torch_xpu_kunlun
-from torch_xpu_kunlun.engines.sglang import custom_ops, leftovers
+from torch_xpu_kunlun.engines.sglang import custom_ops, leftovers, triton_kernels
 
 DEVICE = BACKEND = "kunlun"
 #: SGLang 0.5.23 asks the platform whether Triton's kernels run on it; 0.5.21 goes by the name of the attention backend.
@@ -21,30 +21,6 @@ _ASKS_PLATFORM = hasattr(interface, "PlatformCapabilities")
 
 def _support_triton(original: Callable[[str], bool], backend: str) -> bool:
     return backend != BACKEND and original(backend)
-
-
-def _get_last_loc(
-    req_to_token: torch.Tensor, req_pool_indices_tensor: torch.Tensor, prefix_lens_tensor: torch.Tensor
-) -> torch.Tensor:
-    from sglang.srt.mem_cache.allocation import get_last_loc_torch
-
-    return get_last_loc_torch(req_to_token, req_pool_indices_tensor, prefix_lens_tensor)
-
-
-def compute_position(
-    attn_backend: str, extend_prefix_lens: torch.Tensor, extend_seq_lens: torch.Tensor, extend_seq_lens_sum: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions of the new tokens, ``[tokens]`` in int64, and where each sequence begins among them.
-
-    SGLang's form without Triton makes a range for each sequence from lengths that it waits for.
-    """
-    ends = torch.cumsum(extend_seq_lens, 0)
-    starts = ends - extend_seq_lens
-    tokens = torch.arange(extend_seq_lens_sum, device=extend_seq_lens.device, dtype=torch.int64)
-    # To which sequence a token belongs: so many have ended before it.
-    sequence = (ends.unsqueeze(1) <= tokens).sum(0)
-    positions = tokens + (extend_prefix_lens - starts)[sequence]
-    return positions, starts
 
 
 def _async_d2h(original: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
@@ -70,24 +46,54 @@ def _add_operators(result: Any, *args: Any, **kwargs: Any) -> None:
     result.internal_state["kunlun_operators"] = torch_xpu_kunlun.operator_statistics()
 
 
+HOOKS = (
+    # what the engine tells and waits for
+    ("sglang.srt.managers.scheduler.Scheduler.run_event_loop", _finish_start, HookType.BEFORE),
+    ("sglang.srt.managers.scheduler.Scheduler.get_internal_state", _add_operators, HookType.AFTER),
+    # operators that are registered for CUDA
+    ("sglang.srt.utils.common.direct_register_custom_op", custom_ops.after_direct_register, HookType.AFTER),
+    # what is left behind
+    (
+        "sglang.srt.managers.load_snapshot.create_load_snapshot_reader",
+        leftovers.remember_load_file,
+        HookType.AFTER,
+    ),
+    ("sglang.srt.entrypoints.engine.Engine.shutdown", leftovers.remove_load_files, HookType.AFTER),
+    (
+        "sglang.srt.distributed.device_communicators.shm_broadcast.MessageQueue.wait_until_ready",
+        leftovers.unlink_queue,
+        HookType.AFTER,
+    ),
+    # kernels of Triton
+    (
+        "sglang.srt.model_executor.forward_batch_info.compute_position",
+        triton_kernels.compute_position,
+        HookType.REPLACE,
+    ),
+    (
+        "sglang.kernels.ops.elementwise.elementwise.fused_gate_sigmoid_mul",
+        triton_kernels.gated_expert,
+        HookType.REPLACE,
+    ),
+    (
+        "sglang.kernels.ops.elementwise.elementwise.fused_gate_sigmoid_mul_add",
+        triton_kernels.add_gated_expert,
+        HookType.REPLACE,
+    ),
+    ("sglang.kernels.ops.activation.softcap.softcap_inplace_logits", triton_kernels.softcap_, HookType.REPLACE),
+)
+HOOKS_OF_0_5_21 = (
+    ("sglang.srt.utils.common.async_d2h", _async_d2h, HookType.AROUND),
+    ("sglang.srt.utils.common.support_triton", _support_triton, HookType.AROUND),
+    ("sglang.srt.mem_cache.allocation.get_last_loc", triton_kernels.get_last_loc, HookType.REPLACE),
+)
+
+
 def register() -> None:
     """Called by SGLang in each of its processes, before it reads its arguments."""
     add_attention_backend_choices([BACKEND])
     # The scheduler's writes to the table of slots wait for the forward pass that reads it. SGLang's default on CUDA.
     os.environ.setdefault("SGLANG_ENABLE_WAR_BARRIER", "1")
-    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.run_event_loop", _finish_start, HookType.BEFORE)
-    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.get_internal_state", _add_operators, HookType.AFTER)
-    HookRegistry.register(
-        "sglang.srt.managers.load_snapshot.create_load_snapshot_reader", leftovers.remember_load_file, HookType.AFTER
-    )
-    HookRegistry.register("sglang.srt.entrypoints.engine.Engine.shutdown", leftovers.remove_load_files, HookType.AFTER)
-    HookRegistry.register(
-        "sglang.srt.utils.common.direct_register_custom_op", custom_ops.after_direct_register, HookType.AFTER
-    )
-    HookRegistry.register(
-        "sglang.srt.model_executor.forward_batch_info.compute_position", compute_position, HookType.REPLACE
-    )
-    if not _ASKS_PLATFORM:
-        HookRegistry.register("sglang.srt.utils.common.async_d2h", _async_d2h, HookType.AROUND)
-        HookRegistry.register("sglang.srt.utils.common.support_triton", _support_triton, HookType.AROUND)
-        HookRegistry.register("sglang.srt.mem_cache.allocation.get_last_loc", _get_last_loc, HookType.REPLACE)
+    hooks = [*HOOKS, *([] if _ASKS_PLATFORM else HOOKS_OF_0_5_21)]
+    for target, hook, kind in hooks:
+        HookRegistry.register(target, hook, kind)

@@ -10,7 +10,7 @@ from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool, unwrap_write_loc
 from sglang.srt.utils import get_num_new_pages
 
-from torch_xpu_kunlun import engines, ops
+from torch_xpu_kunlun.engines.sglang import fused
 
 
 class KunlunMHATokenToKVPool(MHATokenToKVPool):
@@ -18,7 +18,7 @@ class KunlunMHATokenToKVPool(MHATokenToKVPool):
 
     def _store_kv_layer(self, layer_idx: int, loc: torch.Tensor, cache_k: torch.Tensor, cache_v: torch.Tensor) -> None:
         # Every slot is a block of its own, whatever the size of a page: slots are numbered through.
-        ops.reshape_and_cache_flash(
+        fused.operators().reshape_and_cache_flash(
             cache_k, cache_v, self.k_buffer[layer_idx].unsqueeze(1), self.v_buffer[layer_idx].unsqueeze(1), loc
         )
 
@@ -43,7 +43,7 @@ class KunlunMLATokenToKVPool(MLATokenToKVPool):
         slots, _, _ = unwrap_write_loc(loc_info)
         layer_id = layer.layer_id if layer_id_override is None else layer_id_override
         rows = cache_k.squeeze(1).to(self.dtype)
-        ops.concat_and_cache_mla(
+        fused.operators().concat_and_cache_mla(
             rows[:, : self.kv_lora_rank],
             rows[:, self.kv_lora_rank :],
             self.kv_buffer[layer_id - self.start_layer],
@@ -61,9 +61,9 @@ def _no_kind(kind: str) -> NotImplementedError:
 def pool_class(kind: str) -> type:
     """The pool of a kind of attention: ``mha``, or ``mla`` for one compressed row for each token."""
     if kind == "mha":
-        return KunlunMHATokenToKVPool if engines.use_custom_ops() else MHATokenToKVPool
+        return KunlunMHATokenToKVPool
     if kind == "mla":
-        return KunlunMLATokenToKVPool if engines.use_custom_ops() else MLATokenToKVPool
+        return KunlunMLATokenToKVPool
     raise _no_kind(kind)
 
 

@@ -13,6 +13,8 @@ import torch
 from sglang.kernels.fused_op import BaseFusedOp
 from sglang.srt.layers.activation import QuickGELU, SiluAndMul
 from sglang.srt.layers.layernorm import RMSNorm
+from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
+from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 
 from torch_xpu_kunlun import engines, ops
@@ -75,6 +77,24 @@ def rotary_embedding(
     return query, key
 
 
+def experts(self: UnquantizedFusedMoEMethod, layer: torch.nn.Module, dispatch_output: Any) -> StandardCombineInput:
+    """``UnquantizedFusedMoEMethod.forward``."""
+    config = self.moe_runner_config
+    plain = (
+        config.activation == "silu"
+        and config.is_gated
+        and config.gemm1_alpha is None
+        and not config.apply_router_weight_on_input
+        and getattr(layer, "w13_weight_bias", None) is None
+        and getattr(layer, "w2_weight_bias", None) is None
+    )
+    if not plain:
+        return self.forward_native(layer, dispatch_output)
+    weights, ids, _ = dispatch_output.topk_output
+    x = dispatch_output.hidden_states
+    return StandardCombineInput(ops.moe_ffn_block(x, layer.w13_weight, layer.w2_weight, weights.float(), ids))
+
+
 def _with_subclasses(cls: type) -> Iterator[type]:
     yield cls
     for child in cls.__subclasses__():
@@ -87,6 +107,7 @@ REPLACED: dict[type, Callable[..., Any]] = {
     SiluAndMul: silu_and_mul,
     QuickGELU: quick_gelu,
     RotaryEmbedding: rotary_embedding,
+    UnquantizedFusedMoEMethod: experts,
 }
 
 

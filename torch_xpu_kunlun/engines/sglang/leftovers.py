@@ -25,6 +25,14 @@ def remove_load_files(*args: Any, **kwargs: Any) -> None:
         _files.pop().unlink(missing_ok=True)
 
 
+def unlink_queue(result: Any, queue: Any, *args: Any, **kwargs: Any) -> None:
+    """Hook: ranks have mapped the queue by which the first one tells the others its requests, so its name can go."""
+    ring = getattr(queue, "buffer", None)
+    if queue._is_writer and ring is not None and ring.is_creator:
+        ring.shared_memory.unlink()
+        ring.is_creator = False  # or its destructor would unlink the name again
+
+
 def avoid_semaphore() -> None:
     """Progress bars share a lock between processes, a named semaphore that the killed process could not remove.
 

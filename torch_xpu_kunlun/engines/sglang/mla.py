@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_xpu_kunlun import ops
 from torch_xpu_kunlun.engines.sglang.attention import KunlunAttentionBackend
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ class KunlunMLABackend(KunlunAttentionBackend):
         self._refuse(kwargs)
         self._store(k, v, layer, forward_batch, save_kv_cache)
         metadata = self.forward_metadata
-        cache = self.pool.get_key_buffer(layer.layer_id).squeeze(1).unflatten(0, (-1, self.page_size))
-        out, _ = ops.fwd_kvcache_mla(
+        cache = self.token_to_kv_pool.get_key_buffer(layer.layer_id).squeeze(1).unflatten(0, (-1, self.page_size))
+        out, _ = self.ops.fwd_kvcache_mla(
             q.view(-1, layer.tp_q_head_num, layer.qk_head_dim),
             cache,
             metadata.block_table,
@@ -43,4 +42,4 @@ class KunlunMLABackend(KunlunAttentionBackend):
         return out.flatten(1)
 
     def _has_own_keys(self, layer: RadixAttention) -> bool:
-        return layer.qk_head_dim != self.pool.kv_cache_dim
+        return layer.qk_head_dim != self.token_to_kv_pool.kv_cache_dim

@@ -72,7 +72,7 @@ class KunlunPlatform(SRTPlatform):
         return "xccl"
 
     def get_default_attention_backend(self) -> str:
-        return DEVICE if engines.use_custom_ops() else "torch_native"
+        return DEVICE
 
     def get_dispatch_key_name(self) -> str:
         """Fused layers registered under this name replace SGLang's composed ones (see ``layers``)."""
@@ -105,6 +105,9 @@ class KunlunPlatform(SRTPlatform):
         """Defaults of options that the user did not give."""
         if server_args.mem_fraction_static is None and self.get_device_total_memory() < _SMALL_DEVICE:
             server_args.mem_fraction_static = _SMALL_DEVICE_FRACTION
+        if server_args.attention_backend is None:
+            # Here and not only when asked: rules for single models would choose one of CUDA before they ask.
+            server_args.attention_backend = self.get_default_attention_backend()
         # Layers with a window and layers without share one cache: SGLang offers an out-of-tree platform no other.
         server_args.disable_hybrid_swa_memory = True
 
