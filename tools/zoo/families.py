@@ -59,7 +59,8 @@ COMMON = {
 }
 # Models of before 2023 name their sizes each in their own way.
 OLDER = {**TOKENS, "hidden_size": 128}
-ENCODER = {
+# Each head has keys and values of its own.
+UNGROUPED = {
     **TOKENS,
     "hidden_size": 128,
     "intermediate_size": 256,
@@ -214,7 +215,7 @@ FAMILIES = {
     "gpt2": decoder(
         "GPT-2", "GPT2", TOKENS, "LMHeadModel", **TIED, n_embd=128, n_layer=LAYERS, n_head=4, n_positions=512
     ),
-    "gpt_neox": decoder("GPT-NeoX", "GPTNeoX", {**COMMON, "rotary_pct": 0.5}),
+    "gpt_neox": decoder("GPT-NeoX", "GPTNeoX", UNGROUPED, rotary_pct=0.5),
     "gptj": decoder(
         "GPT-J", "GPTJ", TOKENS, n_embd=128, n_layer=LAYERS, n_head=4, n_positions=512, rotary_dim=16, n_inner=256
     ),
@@ -270,7 +271,7 @@ FAMILIES = {
         is_fair=vectors.differ,
         embedding=1.0,
         outputs=4.0,
-        defaults=ENCODER,
+        defaults=UNGROUPED,
     ),
     "bert_reranker": Family(
         "BERT as a reranker",
@@ -283,6 +284,6 @@ FAMILIES = {
         is_fair=vectors.are_apart,
         embedding=1.0,
         outputs=4.0,
-        defaults=ENCODER,
+        defaults=UNGROUPED,
     ),
 }
