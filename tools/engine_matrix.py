@@ -6,6 +6,7 @@
 # those of one device. Results lie in build/engine_matrix; docs/engine_models.md is written from them.
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the engine's process is ended too
     console = Console(width=None if sys.stdout.isatty() else 160)
     names = options.models or list(FAMILIES)
     jobs = [(name, tp) for tp in options.tp for name in names]

@@ -105,6 +105,21 @@ def test_what_hangs_is_ended(ask):
     assert "error" not in ask("work")
 
 
+def test_the_job_ends_with_the_process(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SIDE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        process.stdout.readline()
+        log = tmp_path / "hang.log"
+        print(json.dumps({"do": "hang", "log": str(log), "timeout": 600}), file=process.stdin, flush=True)
+        while not log.exists():
+            time.sleep(0.01)
+        process.terminate()
+        assert process.wait(timeout=30) == 1
+    # That nothing is left behind is what the suite itself checks at its end.
+
+
 # ---- the page -----------------------------------------------------------------------------------------------------
 
 

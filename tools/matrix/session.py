@@ -80,13 +80,14 @@ class Side:
         return {**record, "status": "different" if difference else "same", "reason": difference, **answer}
 
     def close(self) -> None:
-        """End the process: it leaves when its standard input ends."""
-        self.process.stdin.close()
+        """End the process, and with it what it is about."""
+        self.process.terminate()
         try:
             self.process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.process.stdin.close()
         self.process.stdout.close()
         self.log.close()
 

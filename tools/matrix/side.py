@@ -23,6 +23,7 @@ def serve(run: Callable[[dict], dict], module: str) -> None:
     # Requests come through a private copy: a fork must not read ahead what is meant for this process.
     requests = os.fdopen(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     importlib.import_module(module)  # once, for all forks
     answers.write("{}\n")
     answers.flush()
@@ -42,7 +43,11 @@ def in_fork(run: Callable[[dict], dict], job: dict) -> dict:
     child = os.fork()
     if child == 0:
         child_main(run, job, target)
-    code = wait(child, job["timeout"])
+    try:
+        code = wait(child, job["timeout"])
+    except BaseException:  # Ctrl-C, or the parent ends this process
+        kill_group(child)
+        raise
     # Whatever the engine has started and forgotten is in the child's session.
     left_over = kill_group(child)
     if target.exists():
@@ -60,6 +65,7 @@ def in_fork(run: Callable[[dict], dict], job: dict) -> dict:
 def child_main(run: Callable[[dict], dict], job: dict, target: Path) -> None:
     """Never returns."""
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)

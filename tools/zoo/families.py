@@ -199,7 +199,17 @@ FAMILIES = {
     "deepseek_v2": decoder(
         "DeepSeek-V2", "DeepseekV2", **DEEPSEEK, topk_method="group_limited_greedy", n_group=4, topk_group=2
     ),
-    "deepseek_v3": decoder("DeepSeek-V3", "DeepseekV3", **DEEPSEEK, n_group=4, topk_group=2, norm_topk_prob=True),
+    # The last two are fixed in transformers' class; engines read them.
+    "deepseek_v3": decoder(
+        "DeepSeek-V3",
+        "DeepseekV3",
+        **DEEPSEEK,
+        n_group=4,
+        topk_group=2,
+        norm_topk_prob=True,
+        topk_method="noaux_tc",
+        scoring_func="sigmoid",
+    ),
     "opt": decoder(
         "OPT",
         "OPT",
