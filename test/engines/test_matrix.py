@@ -46,7 +46,10 @@ def test_differences_of_numbers():
 
 SIDE = """
 import os, subprocess, sys, time
+from tools.matrix import side
 from tools.matrix.side import serve
+
+side.GRACE_SECONDS = 5
 
 def run(job):
     print("words of", job["do"])
@@ -58,6 +61,8 @@ def run(job):
         time.sleep(600)
     if job["do"] == "leave":
         subprocess.Popen(["sleep", "600"])
+    if job["do"] == "linger":
+        subprocess.Popen(["sleep", "0.5"])
     return {"pid": os.getpid()}
 
 serve(run, "json")
@@ -94,6 +99,7 @@ def test_failures_are_told(ask, tmp_path):
     assert answer["error"] == "KeyError: 'attn'"
     assert "no such layer" in answer["traceback"]
     assert ask("die")["error"] == f"the process ended with 7, see {tmp_path / 'die.log'}"
+    assert "error" not in ask("linger")
     assert ask("leave")["error"] == "a process of the engine was left over"
     assert "error" not in ask("work")
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 KILLED = -signal.SIGKILL
+GRACE_SECONDS = 10
 
 
 def serve(run: Callable[[dict], dict], module: str) -> None:
@@ -48,7 +49,10 @@ def in_fork(run: Callable[[dict], dict], job: dict) -> dict:
     except BaseException:  # Ctrl-C, or the parent ends this process
         kill_group(child)
         raise
-    # Whatever the engine has started and forgotten is in the child's session.
+    # What the engine has started and forgotten is in the child's session; what is ending needs a moment.
+    deadline = time.monotonic() + GRACE_SECONDS
+    while is_group(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
     left_over = kill_group(child)
     if target.exists():
         result = json.loads(target.read_text())
@@ -99,6 +103,13 @@ def wait(child: int, seconds: float) -> int:
     kill_group(child)
     os.waitpid(child, 0)
     return KILLED
+
+
+def is_group(leader: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, 0)
+        return True
+    return False
 
 
 def kill_group(leader: int) -> bool:
