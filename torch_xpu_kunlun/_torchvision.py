@@ -1,8 +1,9 @@
-"""Lets SGLang's dependencies import a torchvision whose binary does not load.
+"""Lets the engines' dependencies import a torchvision whose binary does not load.
 
-transformers, which SGLang needs, imports torchvision's image processing wherever torchvision is installed. The wheels
-on PyPI are built for CUDA: on another torch their binary is left out, but registering shape functions for two of its
-operators is not, so that the import fails. Declaring these two makes it pass; calling them raises, as torchvision says.
+transformers, which SGLang needs, imports torchvision's image processing wherever torchvision is installed, and vLLM's
+models that see need it. The wheels on PyPI are built for CUDA: on another torch their binary is left out, but
+registering shape functions for two of its operators is not, so that the import fails. Declaring these two makes it
+pass; calling them raises, as torchvision says.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def is_unloadable() -> bool:
 
 
 def declare_schemas() -> None:
-    """Declares the operators where SGLang is installed and nothing else would declare them."""
-    if _libraries or importlib.util.find_spec("sglang") is None or not is_unloadable():
+    """Declares the operators where an engine is installed and nothing else would declare them."""
+    if _libraries or not any(map(importlib.util.find_spec, ("sglang", "vllm"))) or not is_unloadable():
         return
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _SCHEMAS:

@@ -1,4 +1,5 @@
 # Makes one checkpoint: configuration, tokenizer, weights, reference.
+import functools
 import importlib.util
 import json
 import os
@@ -15,6 +16,7 @@ from tools.zoo.weights import randomise
 MOST_SEEDS = 64
 
 
+@functools.cache  # may be done once only
 def declare_torchvision() -> None:
     """What the plug-in of SGLang does so that transformers can be imported in its environment, without the plug-in."""
     path = cache.ROOT / "torch_xpu_kunlun" / "_torchvision.py"
