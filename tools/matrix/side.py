@@ -106,15 +106,18 @@ def wait(child: int, seconds: float) -> int:
 
 
 def is_group(leader: int) -> bool:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, 0)
-        return True
+    """Whether a process of this group lives; one that has ended and waits to be collected does not count."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, _, group = path.read_text().rpartition(")")[2].split()[:3]
+            if int(group) == leader and state != "Z":
+                return True
     return False
 
 
 def kill_group(leader: int) -> bool:
     """Whether there was anybody left to kill."""
+    living = is_group(leader)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-        return True
-    return False
+    return living
