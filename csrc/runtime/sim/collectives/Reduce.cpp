@@ -58,7 +58,11 @@ const DType& dtypeOf(int32_t dtype) {
 
 const ReduceKernels& kernels() {
 #if defined(__x86_64__)
-  static const ReduceKernels& best = __builtin_cpu_supports("avx2") ? avx2ReduceKernels() : baseReduceKernels();
+  static const ReduceKernels& best = [&]() -> const ReduceKernels& {
+    const bool has_512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return has_512 ? avx512ReduceKernels() : __builtin_cpu_supports("avx2") ? avx2ReduceKernels() : baseReduceKernels();
+  }();
   return best;
 #else
   return baseReduceKernels();
@@ -96,6 +100,7 @@ struct Plan {
   size_t accumulator_bytes;
   size_t bytes;
   size_t parts = 1; // numbers in one element, for conversions
+  const ReduceKernels::HalfSum* half_sum = nullptr;
 
   Plan(int32_t number, int32_t op) {
     const DType& dtype = dtypeOf(number);
@@ -107,9 +112,11 @@ struct Plan {
       load = k.load_float16;
       store = k.store_float16;
       parts = number == KL_COMPLEX32 ? 2 : 1;
+      half_sum = &k.float16;
     } else if (number == KL_BFLOAT16) {
       load = k.load_bfloat16;
       store = k.store_bfloat16;
+      half_sum = &k.bfloat16;
     } else if (number >= KL_FLOAT8_E4M3FN) {
       load = float8Load(number);
       store = float8Store(number);
@@ -251,13 +258,41 @@ void combineBlock(
   }
 }
 
+// The same for sums of halves, which pass through a buffer of floats where there are more than two.
+void addHalvesBlock(
+    const Reduction& what,
+    const Plan& plan,
+    void* const* outputs,
+    uint32_t noutputs,
+    size_t at,
+    size_t n) {
+  const ReduceKernels::HalfSum& k = *plan.half_sum;
+  const auto input = [&](uint32_t rank) { return static_cast<const char*>(what.inputs[rank]) + at; };
+  alignas(64) char accumulator[kBlockBytes];
+  char* const output = static_cast<char*>(outputs[0]) + at;
+  const size_t count = n * plan.parts;
+  if (what.nranks == 2) {
+    k.pair(output, input(0), input(1), count);
+  } else {
+    k.first(accumulator, input(0), input(1), count);
+    for (uint32_t rank = 2; rank + 1 < what.nranks; ++rank) {
+      k.further(accumulator, accumulator, input(rank), count);
+    }
+    k.last(output, accumulator, input(what.nranks - 1), count);
+  }
+  for (uint32_t i = 1; i < noutputs; ++i) {
+    std::memcpy(static_cast<char*>(outputs[i]) + at, output, n * plan.bytes);
+  }
+}
+
 } // namespace
 
 void reduce(const Reduction& what, void* const* outputs, uint32_t noutputs, uint64_t count) {
   const Plan plan(what.dtype, what.op);
   const bool is_plain =
       plan.load == nullptr && what.op != KL_REDUCE_PREMUL_SUM && what.op != KL_REDUCE_AVG && what.nranks > 1;
-  const auto step = is_plain ? combineBlock : reduceBlock;
+  const bool adds_halves = plan.half_sum != nullptr && what.op == KL_REDUCE_SUM && what.nranks > 1;
+  const auto step = is_plain ? combineBlock : adds_halves ? addHalvesBlock : reduceBlock;
   const uint64_t block = kBlockBytes / plan.accumulator_bytes;
   for (uint64_t start = 0; start < count; start += block) {
     step(what, plan, outputs, noutputs, start * plan.bytes, std::min(block, count - start));

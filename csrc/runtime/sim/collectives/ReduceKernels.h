@@ -38,6 +38,14 @@ struct ReduceKernels {
   // To and from the accumulating type where it is another one: halves, and small integers that accumulate in int64.
   Load load_float16, load_bfloat16;
   Store store_float16, store_bfloat16;
+  // Sums of halves in one pass: they are read, added in float, and rounded where the result is one.
+  struct HalfSum {
+    Combine pair;    // half = half + half
+    Combine first;   // float = half + half
+    Combine further; // float = float + half
+    Combine last;    // half = float + half
+  };
+  HalfSum float16, bfloat16;
   Load load_wide[kAccCount];
   Store store_wide[kAccCount];
   Combine combine[kAccCount][kCombineCount]; // NULL where it is not defined
@@ -48,6 +56,7 @@ struct ReduceKernels {
 const ReduceKernels& baseReduceKernels();
 #if defined(__x86_64__)
 const ReduceKernels& avx2ReduceKernels();
+const ReduceKernels& avx512ReduceKernels();
 #endif
 
 } // namespace kunlun::sim

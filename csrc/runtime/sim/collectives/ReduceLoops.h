@@ -60,6 +60,31 @@ void storeHalf(void* output, const void* accumulator, size_t count) {
   }
 }
 
+inline float asFloat(float value) {
+  return value;
+}
+
+// The result may lie where an input does.
+template <class Left, float (*left_of)(Left), float (*convert)(uint16_t), class To, To (*round)(float)>
+void addHalf(void* output, const void* left, const void* right, size_t count) {
+  auto* to = static_cast<To*>(output);
+  const auto* a = static_cast<const Left*>(left);
+  const auto* b = static_cast<const uint16_t*>(right);
+#pragma GCC ivdep
+  for (size_t i = 0; i < count; ++i) {
+    to[i] = round(left_of(a[i]) + convert(b[i]));
+  }
+}
+
+template <float (*convert)(uint16_t), uint16_t (*round)(float)>
+ReduceKernels::HalfSum halfSum() {
+  return {
+      addHalf<uint16_t, convert, convert, uint16_t, round>,
+      addHalf<uint16_t, convert, convert, float, asFloat>,
+      addHalf<float, asFloat, convert, float, asFloat>,
+      addHalf<float, asFloat, convert, uint16_t, round>};
+}
+
 template <class T>
 void loadWide(void* accumulator, const void* input, size_t count) {
   auto* __restrict to = static_cast<int64_t*>(accumulator);
@@ -177,12 +202,20 @@ void combine(void* output, const void* left, const void* right, size_t count) {
   }
 }
 
+// Products and sums stay apart: a multiply-and-add rounds once, and results must not depend on what the CPU has. GCC
+// contracts them in vectors of complex numbers even when told not to, so there are none.
+#if defined(__clang__)
+#define KUNLUN_NO_CONTRACTION
+#pragma clang fp contract(off)
+#else
+#define KUNLUN_NO_CONTRACTION __attribute__((optimize("fp-contract=off", "no-tree-vectorize")))
+#endif
+
 template <class T>
-void complexProduct(void* output, const void* left, const void* right, size_t count) {
+KUNLUN_NO_CONTRACTION void complexProduct(void* output, const void* left, const void* right, size_t count) {
   auto* to = static_cast<T*>(output);
   const auto* a = static_cast<const T*>(left);
   const auto* b = static_cast<const T*>(right);
-#pragma GCC ivdep
   for (size_t i = 0; i < 2 * count; i += 2) {
     const T real = a[i] * b[i] - a[i + 1] * b[i + 1];
     const T imaginary = a[i] * b[i + 1] + a[i + 1] * b[i];
@@ -245,6 +278,8 @@ inline ReduceKernels makeKernels() {
   k.load_bfloat16 = loadHalf<fromBFloat16>;
   k.store_float16 = storeHalf<toFloat16>;
   k.store_bfloat16 = storeHalf<toBFloat16>;
+  k.float16 = halfSum<fromFloat16, toFloat16>();
+  k.bfloat16 = halfSum<fromBFloat16, toBFloat16>();
   k.combine[kAccBool][ReduceKernels::kSum] = combine<uint8_t, LogicalOr>;
   k.combine[kAccBool][ReduceKernels::kProduct] = combine<uint8_t, LogicalAnd>;
   k.combine[kAccBool][ReduceKernels::kMin] = combine<uint8_t, LogicalAnd>;
