@@ -49,9 +49,10 @@ def sharing(op, side):
         identical = [number for number, tensor in enumerate(given) if tensor is result]
         shared = [n for n, tensor in enumerate(given) if storage(tensor) and storage(tensor) == storage(result)]
         with_results = [n for n, other in enumerate(results) if storage(other) and storage(other) == storage(result)]
-        # The kernels of a few operators leave the conjugation of a new tensor pending; the chip does not.
-        lazy = (result.storage_offset(), result.is_conj(), result.is_neg()) if shared else None
-        found.append((identical, shared, with_results, lazy, result._is_view(), result.requires_grad, result.is_leaf))
+        # Of a new tensor it says nothing whether it is the view of one that nobody has, and the kernels of a few
+        # operators leave its conjugation pending, which the chip does not.
+        is_view = (result._is_view(), result.storage_offset(), result.is_conj(), result.is_neg()) if shared else None
+        found.append((identical, shared, with_results, is_view, result.requires_grad, result.is_leaf))
     if not found:
         raise NothingToCheck
     return found
