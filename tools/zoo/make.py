@@ -1,5 +1,4 @@
 # Makes one checkpoint: configuration, tokenizer, weights, reference.
-import functools
 import importlib.util
 import json
 import os
@@ -16,16 +15,6 @@ from tools.zoo.weights import randomise
 MOST_SEEDS = 64
 
 
-@functools.cache  # may be done once only
-def declare_torchvision() -> None:
-    """What the plug-in of SGLang does so that transformers can be imported in its environment, without the plug-in."""
-    path = cache.ROOT / "torch_xpu_kunlun" / "_torchvision.py"
-    spec = importlib.util.spec_from_file_location("declare_torchvision", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.declare_schemas()
-
-
 def make(name: str) -> None:
     """Make the checkpoint in the cache, whole or not at all."""
     target = cache.folder() / name
@@ -33,7 +22,6 @@ def make(name: str) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=target.parent, prefix="making-"))
-    declare_torchvision()
     import transformers
 
     try:
