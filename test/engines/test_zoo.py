@@ -26,8 +26,7 @@ def load(name: str):
     folder = checkpoint_or_skip(name)
     transformers.utils.logging.disable_progress_bar()
     loader = getattr(transformers, FAMILIES[name].model)
-    plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
-    model = loader.from_pretrained(folder, dtype=torch.float32, **plain).to("kunlun").eval()
+    model = loader.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").to("kunlun").eval()
     return model, getattr(transformers, FAMILIES[name].loader).from_pretrained(folder)
 
 

@@ -31,6 +31,8 @@ class Family:
     defaults: dict = field(default_factory=lambda: COMMON)
     loader: str = "AutoTokenizer"
     packages: tuple[str, ...] = ()  # what must be installed besides transformers
+    # Beginnings of weights' names, as published checkpoints have them where transformers now writes others.
+    published_names: dict[str, str] = field(default_factory=dict)
 
     @property
     def classes(self) -> tuple[str, str]:
@@ -269,6 +271,7 @@ FAMILIES = {
         defaults={"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS},
         loader="AutoProcessor",
         packages=("PIL",),
+        published_names={"vision_tower.": "vision_tower.vision_model."},
     ),
     "bert": Family(
         "BERT",

@@ -62,5 +62,19 @@ def fill(family: Family, folder: Path) -> None:
     else:
         raise RuntimeError(f"{family.title}: no fair reference in {MOST_SEEDS} seeds; the last one: {result}")
     model.save_pretrained(folder)
+    rename(folder / "model.safetensors", family.published_names)
     facts = {"title": family.title, "architecture": family.model, "kind": family.kind, "seed": seed}
     (folder / "reference.json").write_text(json.dumps({**facts, family.key: result}, indent=1))
+
+
+def rename(path: Path, beginnings: dict[str, str]) -> None:
+    """Give weights other names: `beginnings` maps old beginnings to new ones."""
+    from safetensors.torch import load_file, save_file
+
+    if not beginnings:
+        return
+    renamed = {}
+    for name, weight in load_file(path).items():
+        old = next((old for old in beginnings if name.startswith(old)), "")
+        renamed[beginnings.get(old, "") + name.removeprefix(old)] = weight
+    save_file(renamed, path, metadata={"format": "pt"})
