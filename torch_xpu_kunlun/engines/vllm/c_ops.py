@@ -1,7 +1,7 @@
 """The operators of vLLM's compiled extensions that its layers call by name, computed by the project's.
 
-vLLM's layers call ``torch.ops._moe_C.*`` directly. For a device from outside these do not exist until
-``Platform.import_kernels`` brings them; it imports this module. Schemas are vLLM's.
+vLLM's layers call ``torch.ops._C.*`` and ``torch.ops._moe_C.*`` directly. For a device from outside these do not
+exist until ``Platform.import_kernels`` brings them; it imports this module. Schemas are vLLM's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_xpu_kunlun import engines, ops
 from torch_xpu_kunlun.ops import reference
 
+_c = torch.library.Library("_C", "FRAGMENT")
 _moe = torch.library.Library("_moe_C", "FRAGMENT")
 
 
@@ -79,3 +80,21 @@ _moe.define(
     "bool renormalize, Tensor? bias, float routed_scaling_factor=1.0, Tensor? is_padding=None) -> ()"
 )
 _moe.impl("topk_sigmoid", topk_sigmoid, "PrivateUse1")
+
+
+def awq_dequantize(qweight: Tensor, scales: Tensor, qzeros: Tensor, split_k: int, thx: int, thy: int) -> Tensor:
+    """Whole weights; the last three arguments are about threads of CUDA."""
+    return _kernels().awq_dequantize(qweight, scales, qzeros)
+
+
+def awq_gemm(x: Tensor, qweight: Tensor, scales: Tensor, qzeros: Tensor, split_k: int) -> Tensor:
+    return _kernels().awq_gemm(x, qweight, scales, qzeros)
+
+
+_c.define(
+    "awq_dequantize(Tensor kernel, Tensor scaling_factors, Tensor zeros, SymInt split_k_iters, int thx, int thy) "
+    "-> Tensor"
+)
+_c.impl("awq_dequantize", awq_dequantize, "PrivateUse1")
+_c.define("awq_gemm(Tensor input, Tensor kernel, Tensor scaling_factors, Tensor zeros, SymInt split_k_iters) -> Tensor")
+_c.impl("awq_gemm", awq_gemm, "PrivateUse1")

@@ -10,7 +10,7 @@ from vllm.model_executor.layers.activation import QuickGELU, SiluAndMul, SwigluO
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
 from torch_xpu_kunlun import engines
-from torch_xpu_kunlun.engines.vllm import moe
+from torch_xpu_kunlun.engines.vllm import moe, quantization
 
 
 class KunlunSiluAndMul(SiluAndMul):
@@ -45,6 +45,7 @@ def _rotaries(cls: type = RotaryEmbedding) -> list[type]:
 def register() -> None:
     """Registers the layers with vLLM's registry of operators from outside."""
     moe.register()
+    quantization.register()
     if not engines.use_custom_ops():
         return
     import vllm.model_executor.layers.rotary_embedding  # noqa: F401  defines the classes below RotaryEmbedding

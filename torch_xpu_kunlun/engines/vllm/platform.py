@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from vllm.logger import init_logger
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from torch_xpu_kunlun import engines
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from vllm.config.kernel import IrOpPriorityConfig
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
     from vllm.v1.attention.selector import AttentionSelectorConfig
-
-logger = init_logger(__name__)
 
 PACKAGE = "torch_xpu_kunlun.engines.vllm"
 
@@ -100,9 +97,13 @@ class KunlunPlatform(Platform):
             )
         if attn_selector_config.use_sparse:
             raise NotImplementedError("kunlun has no sparse attention (DeepSeek-V3.2's indexer)")
-        if attn_selector_config.use_mla:
-            return f"{PACKAGE}.mla.KunlunMLABackend"
-        return f"{PACKAGE}.attention.KunlunAttentionBackend"
+        from torch_xpu_kunlun.engines.vllm import attention, mla
+
+        backend = mla.KunlunMLABackend if attn_selector_config.use_mla else attention.KunlunAttentionBackend
+        reasons = backend.validate_configuration(device_capability=None, **attn_selector_config._asdict())
+        if reasons:
+            raise ValueError(f"attention on kunlun cannot do this: {', '.join(reasons)} ({attn_selector_config})")
+        return f"{backend.__module__}.{backend.__qualname__}"
 
     @classmethod
     def get_mla_prefill_backend_cls(cls, mla_selector_config):
@@ -142,6 +143,12 @@ class KunlunPlatform(Platform):
         return False
 
     # ---- configuration ----
+
+    @classmethod
+    def pre_register_and_update(cls, parser=None) -> None:
+        from torch_xpu_kunlun.engines.vllm import quantization
+
+        quantization.register_configs()
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:

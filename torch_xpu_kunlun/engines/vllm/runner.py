@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+
+@contextmanager
+def _streams_of_the_accelerator():
+    """Upstream's constructor makes a stream for drafted tokens by ``torch.cuda.Stream``; ``torch.Stream`` fits all."""
+    with mock.patch.object(torch.cuda, "Stream", torch.Stream):
+        yield
 
 
 class KunlunModelRunner(GPUModelRunner):
     """vLLM's runner for accelerators, the one named V1: V2 is written in Triton."""
+
+    def __init__(self, vllm_config, device: torch.device) -> None:
+        with _streams_of_the_accelerator():
+            super().__init__(vllm_config, device)
+
+    def sample_tokens(self, grammar_output):
+        """As upstream's; xgrammar compiles its masking for any device, and there is no compiler for this one."""
+        if grammar_output is None:
+            return super().sample_tokens(None)
+        with torch.compiler.set_stance("force_eager"):
+            return super().sample_tokens(grammar_output)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from torch_xpu_kunlun.engines.vllm import rejection
+
 
 def compute_slot_mapping(
     num_tokens,
@@ -47,8 +49,13 @@ def compute_slot_mapping(
 
 
 def register() -> None:
-    """Tells vLLM's dispatcher of kernels; to be called once, before a runner is made."""
+    """Tells vLLM's dispatcher of kernels; before its first runner is made."""
     from vllm.triton_utils.dispatcher import _registry, register_kernels
 
-    kernels = {"vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": compute_slot_mapping}
-    register_kernels({name: kernel for name, kernel in kernels.items() if name not in _registry})
+    kernels = {
+        "vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": compute_slot_mapping,
+        **rejection.KERNELS,
+    }
+    # Registration searches all modules that are loaded, so it is not for every engine of a process.
+    if missing := {name: kernel for name, kernel in kernels.items() if name not in _registry}:
+        register_kernels(missing)

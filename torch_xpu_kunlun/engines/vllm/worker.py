@@ -19,7 +19,7 @@ from vllm.v1.worker.worker_base import CompilationTimes
 from torch_xpu_kunlun import engines
 from torch_xpu_kunlun.engines.vllm import layers
 
-logger = init_logger(__name__)
+logger = init_logger("vllm.plugins.kunlun")  # below vLLM's logger, which shows it
 
 
 class KunlunWorker(Worker):
