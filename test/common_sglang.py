@@ -7,38 +7,38 @@ from pathlib import Path
 
 PROMPTS = ("The capital of France is", "Once upon a time", "def fibonacci(n):")
 NEW_TOKENS = 32
-
-# Greedy, float32, on the CPU, by a process that never loads the extension.
-_REFERENCE = """
-import json, sys
-import torch
-library = torch.library.Library("torchvision", "FRAGMENT")  # see torch_xpu_kunlun/_torchvision.py
-for name in ("nms", "qnms"):
-    library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-from transformers import AutoModelForCausalLM, AutoTokenizer
-folder, prompts, new_tokens = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-answers = []
-for prompt in prompts:
-    ids = tokenizer(prompt, return_tensors="pt")
-    out = model.generate(**ids, do_sample=False, max_new_tokens=new_tokens, pad_token_id=tokenizer.eos_token_id)
-    answers.append(out[0, ids["input_ids"].shape[1]:].tolist())
-print(json.dumps(answers))
-"""
+PENALTIES = ({"frequency_penalty": 1.5}, {"presence_penalty": 1.0}, {"repetition_penalty": 1.3})
+LONG_PROMPTS = tuple(
+    f"Here is a story about {animal}." for animal in ("a cat", "a dog", "a fox", "an owl", "a bear", "a mouse")
+)
+LONG_TOKENS = 48
 
 
-def generate_on_cpu(folder: Path, prompts: tuple[str, ...] = PROMPTS, new_tokens: int = NEW_TOKENS) -> list[list[int]]:
-    """Tokens that transformers writes for each prompt, by itself."""
+def jobs() -> list[dict]:
+    """What the tests ask the reference: each prompt greedily, one with each penalty, and long answers."""
+    plain = [{"prompt": prompt, "tokens": NEW_TOKENS} for prompt in PROMPTS]
+    penalised = [{"prompt": PROMPTS[1], "tokens": NEW_TOKENS, **penalty} for penalty in PENALTIES]
+    return [*plain, *penalised, *({"prompt": prompt, "tokens": LONG_TOKENS} for prompt in LONG_PROMPTS)]
+
+
+def ask_reference(folder: Path) -> dict[str, list[dict]]:
+    """Answers of transformers on the CPU, float32: tokens and the best logarithms of probabilities at each step."""
     done = subprocess.run(
-        [sys.executable, "-c", _REFERENCE, str(folder), json.dumps(prompts), str(new_tokens)],
+        [sys.executable, str(Path(__file__).parent / "sglang" / "reference.py"), str(folder)],
+        input=json.dumps(jobs()),
         env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
         check=True,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         timeout=300,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    answers = json.loads(done.stdout.splitlines()[-1])
+    ends = len(PROMPTS), len(PROMPTS) + len(PENALTIES)
+    return {"plain": answers[: ends[0]], "penalised": answers[ends[0] : ends[1]], "long": answers[ends[1] :]}
+
+
+def tokens_of(outputs: list[dict]) -> list[list[int]]:
+    return [output.get("output_ids", output.get("tokens")) for output in outputs]
 
 
 def operators(engine) -> dict:

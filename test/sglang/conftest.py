@@ -18,17 +18,19 @@ def smollm() -> Path:
 
 
 @pytest.fixture(scope="session")
-def smollm_reference(smollm) -> list[list[int]]:
-    from common_sglang import generate_on_cpu
+def smollm_reference(smollm) -> dict[str, list[dict]]:
+    from common_sglang import ask_reference
 
-    return generate_on_cpu(smollm)
+    return ask_reference(smollm)
 
 
 @pytest.fixture(scope="session")
 def smollm_engine(smollm):
-    """An engine with SGLang's defaults, but for the size of its cache."""
+    """An engine with SGLang's defaults, but for the size of its cache and obeyed seeds."""
     import sglang
 
-    engine = sglang.Engine(model_path=str(smollm), dtype="float32", max_total_tokens=4096)
+    engine = sglang.Engine(
+        model_path=str(smollm), dtype="float32", max_total_tokens=4096, enable_deterministic_inference=True
+    )
     yield engine
     engine.shutdown()

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from sglang.srt.arg_groups.choices import add_attention_backend_choices
+from sglang.srt.arg_groups.choices import (
+    add_attention_backend_choices,
+    add_deterministic_attention_backend_choices,
+    add_radix_supported_deterministic_attention_backend_choices,
+)
 from sglang.srt.platforms import interface
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 import torch_xpu_kunlun
-from torch_xpu_kunlun.engines.sglang import custom_ops, leftovers, triton_kernels
+from torch_xpu_kunlun.engines.sglang import custom_ops, leftovers, seeds, triton_kernels
+
+logger = logging.getLogger(__name__)
 
 DEVICE = BACKEND = "kunlun"
 #: SGLang 0.5.23 asks the platform whether Triton's kernels run on it; 0.5.21 goes by the name of the attention backend.
@@ -33,12 +40,30 @@ def _async_d2h(original: Callable[[torch.Tensor], torch.Tensor], tensor: torch.T
     return host
 
 
+def _apply_vocab_mask(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Methods of grammars with ``(logits, vocab_mask)``, of which one has ``self`` before them."""
+    values = [*args, *kwargs.values()]
+    logits = kwargs.get("logits", values[-2])
+    if logits.device.type != DEVICE:
+        original(*args, **kwargs)
+        return
+    triton_kernels.apply_bitmask_(logits, kwargs.get("vocab_mask", values[-1]))
+
+
 def _finish_start(*args: Any, **kwargs: Any) -> None:
     """Waits for what the start has put on the default stream, the filling of the caches above all.
 
     The scheduler works on streams of its own, which wait for each other only.
     """
     torch.kunlun.synchronize()
+
+
+def _no_batch_invariance(*args: Any, **kwargs: Any) -> None:
+    """``--enable-deterministic-inference``: seeds of requests are obeyed, but sums are not those of every batch."""
+    logger.warning(
+        "matrix products on kunlun are not batch invariant: with --enable-deterministic-inference each request's seed "
+        "is obeyed, and a run repeats exactly if its batches do; in another batch the last digits may differ"
+    )
 
 
 def _add_operators(result: Any, *args: Any, **kwargs: Any) -> None:
@@ -50,6 +75,11 @@ HOOKS = (
     # what the engine tells and waits for
     ("sglang.srt.managers.scheduler.Scheduler.run_event_loop", _finish_start, HookType.BEFORE),
     ("sglang.srt.managers.scheduler.Scheduler.get_internal_state", _add_operators, HookType.AFTER),
+    (
+        "sglang.srt.batch_invariant_ops.batch_invariant_ops.enable_batch_invariant_mode",
+        _no_batch_invariance,
+        HookType.REPLACE,
+    ),
     # operators that are registered for CUDA
     ("sglang.srt.utils.common.direct_register_custom_op", custom_ops.after_direct_register, HookType.AFTER),
     # what is left behind
@@ -80,6 +110,14 @@ HOOKS = (
         triton_kernels.add_gated_expert,
         HookType.REPLACE,
     ),
+    ("sglang.srt.constrained.xgrammar_backend.XGrammarGrammar.apply_vocab_mask", _apply_vocab_mask, HookType.AROUND),
+    (
+        "sglang.srt.constrained.xgrammar_backend.XGrammarGrammarBackend.apply_vocab_mask",
+        _apply_vocab_mask,
+        HookType.AROUND,
+    ),
+    ("sglang.srt.constrained.llguidance_backend.GuidanceGrammar.apply_vocab_mask", _apply_vocab_mask, HookType.AROUND),
+    ("sglang.srt.layers.sampler.multinomial_with_seed", seeds.multinomial_with_seed, HookType.REPLACE),
     ("sglang.kernels.ops.activation.softcap.softcap_inplace_logits", triton_kernels.softcap_, HookType.REPLACE),
 )
 HOOKS_OF_0_5_21 = (
@@ -91,7 +129,13 @@ HOOKS_OF_0_5_21 = (
 
 def register() -> None:
     """Called by SGLang in each of its processes, before it reads its arguments."""
-    add_attention_backend_choices([BACKEND])
+    # The attention is the same whatever shares the batch, and wherever a prompt is cut.
+    for add_choice in (
+        add_attention_backend_choices,
+        add_deterministic_attention_backend_choices,
+        add_radix_supported_deterministic_attention_backend_choices,
+    ):
+        add_choice([BACKEND])
     # The scheduler's writes to the table of slots wait for the forward pass that reads it. SGLang's default on CUDA.
     os.environ.setdefault("SGLANG_ENABLE_WAR_BARRIER", "1")
     hooks = [*HOOKS, *([] if _ASKS_PLATFORM else HOOKS_OF_0_5_21)]

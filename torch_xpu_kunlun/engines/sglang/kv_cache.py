@@ -29,7 +29,10 @@ class KunlunMLATokenToKVPool(MLATokenToKVPool):
     def __init__(self, *args: Any, index_head_dim: int | None = None, **kwargs: Any) -> None:
         # SGLang 0.5.21 gives out-of-tree pools a size that only sparse attention has.
         if index_head_dim is not None:
-            raise _no_kind("dsa")
+            raise NotImplementedError(
+                "SGLang on kunlun has no cache for sparse attention over an index of keys: that needs kernels which "
+                "the device does not have. Models with plain or latent attention work."
+            )
         super().__init__(*args, **kwargs)
 
     def set_kv_buffer(
@@ -51,20 +54,8 @@ class KunlunMLATokenToKVPool(MLATokenToKVPool):
         )
 
 
-def _no_kind(kind: str) -> NotImplementedError:
-    return NotImplementedError(
-        f"SGLang on kunlun has no cache for attention of the kind {kind!r}: sparse attention over an index of keys "
-        "needs kernels that the device does not have. Models with plain or latent attention (mha, mla) work."
-    )
-
-
-def pool_class(kind: str) -> type:
-    """The pool of a kind of attention: ``mha``, or ``mla`` for one compressed row for each token."""
-    if kind == "mha":
-        return KunlunMHATokenToKVPool
-    if kind == "mla":
-        return KunlunMLATokenToKVPool
-    raise _no_kind(kind)
+#: By the kind of attention: ``mha``, or ``mla`` for one compressed row for each token.
+POOLS = {"mha": KunlunMHATokenToKVPool, "mla": KunlunMLATokenToKVPool}
 
 
 class KunlunPagedAllocator(PagedTokenToKVPoolAllocator):
@@ -111,14 +102,10 @@ class KunlunPagedAllocator(PagedTokenToKVPoolAllocator):
         return slots
 
 
-def _allocator(
+def allocator(
     size: int, page_size: int, dtype: torch.dtype, device: str, kvcache: Any, need_sort: bool
 ) -> TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator:
+    """What SGLang 0.5.21 calls in place of a class, for pages of any size."""
     if page_size == 1:
         return TokenToKVPoolAllocator(size, dtype, device, kvcache, need_sort)
     return KunlunPagedAllocator(size, page_size, dtype, device, kvcache, need_sort)
-
-
-def allocator_class() -> Any:
-    """What SGLang calls with the size of the pool and of a page to make the allocator."""
-    return _allocator

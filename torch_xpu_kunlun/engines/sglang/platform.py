@@ -7,6 +7,7 @@ from typing import Any
 
 import sglang
 import torch
+from sglang.srt.platforms import interface
 from sglang.srt.platforms.device_mixin import DeviceCapability, PlatformEnum
 from sglang.srt.platforms.interface import SRTPlatform
 
@@ -71,6 +72,10 @@ class KunlunPlatform(SRTPlatform):
     def get_torch_distributed_backend_str(self) -> str:
         return "xccl"
 
+    def get_group_coordinator_device(self, local_rank: int) -> torch.device:
+        """SGLang 0.5.23 asks; 0.5.21 takes the CPU for a device that it does not know."""
+        return torch.device(DEVICE, local_rank)
+
     def get_default_attention_backend(self) -> str:
         return DEVICE
 
@@ -83,10 +88,10 @@ class KunlunPlatform(SRTPlatform):
 
     # Caches. SGLang 0.5.23 asks with ``kind``, 0.5.21 with a method for each.
 
-    def get_kv_pool_cls(self, *, kind: str) -> type:
+    def get_kv_pool_cls(self, *, kind: str) -> type | None:
         from torch_xpu_kunlun.engines.sglang import kv_cache
 
-        return kv_cache.pool_class(kind)
+        return kv_cache.POOLS.get(kind)  # None: SGLang's own
 
     def get_mha_kv_pool_cls(self) -> type:
         return self.get_kv_pool_cls(kind="mha")
@@ -94,10 +99,12 @@ class KunlunPlatform(SRTPlatform):
     def get_mla_kv_pool_cls(self) -> type:
         return self.get_kv_pool_cls(kind="mla")
 
-    def get_paged_allocator_cls(self) -> type:
+    def get_paged_allocator_cls(self) -> Any:
+        if hasattr(interface, "PlatformCapabilities"):
+            return None  # from then on SGLang's own does without Triton
         from torch_xpu_kunlun.engines.sglang import kv_cache
 
-        return kv_cache.allocator_class()
+        return kv_cache.allocator
 
     # Life
 

@@ -48,3 +48,17 @@ def add_gated_expert(
 def softcap_(full_logits: torch.Tensor, final_logit_softcapping: float) -> torch.Tensor:
     """``softcap_inplace_logits``: ``cap * tanh(logits / cap)`` in place."""
     return full_logits.div_(final_logit_softcapping).tanh_().mul_(final_logit_softcapping)
+
+
+def apply_bitmask_(logits: torch.Tensor, bitmask: torch.Tensor) -> None:
+    """Leaves the logits of the tokens that a grammar allows, and makes the others -inf.
+
+    Args:
+        logits: ``[sequences, vocabulary]``, written in place.
+        bitmask: ``[sequences, words]``, int32: a bit for each token, 1 where it is allowed. Tokens behind the last word
+            are none that a grammar knows.
+    """
+    bits = torch.arange(32, device=bitmask.device, dtype=torch.int32)
+    refused = ((bitmask.unsqueeze(-1) >> bits) & 1).flatten(1)[:, : logits.size(-1)] == 0
+    logits[:, : refused.size(1)].masked_fill_(refused, float("-inf"))
+    logits[:, refused.size(1) :] = float("-inf")
