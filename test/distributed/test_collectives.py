@@ -34,3 +34,16 @@ def test_ranks_ended_well(outcome):
     ended, _ = outcome
     for rank, end in enumerate(ended):
         assert end.code == 0, f"rank {rank}:\n{end.err}"
+
+
+def test_halves_of_eight_ranks_are_rounded_once(check_ranks):
+    check_ranks(
+        """
+        from common_collectives import Collectives
+
+        start()
+        Collectives(rank, size).test_halves_are_rounded_once()
+        dist.destroy_process_group()
+        """,
+        size=8,
+    )
