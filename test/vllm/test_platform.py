@@ -1,9 +1,14 @@
 # What vLLM learns of the device, and what the plug-in refuses with a reason.
+import gzip
+import importlib
+import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from vllm import SamplingParams
 from vllm.platforms import current_platform
 
 from torch_xpu_kunlun import engines
@@ -44,3 +49,42 @@ def test_an_untried_version_is_warned_of():
 def test_other_dtypes_are_refused(dtype):
     with pytest.raises(ValueError, match="--dtype"):
         current_platform.check_if_supports_dtype(dtype)
+
+
+def test_sleep_mode_is_refused(run):
+    with pytest.raises(ValueError, match=r"[Ss]leep mode"):
+        run(enable_sleep_mode=True)
+
+
+def test_other_attention_backends_are_refused(run):
+    with pytest.raises(ValueError, match="does not run on kunlun"):
+        run(attention_config={"backend": "TRITON_ATTN"})
+
+
+def test_the_ledger_names_every_override():
+    ledger = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()
+    package = Path(engines.__file__).parent / "vllm"
+    modules = [
+        importlib.import_module(f"torch_xpu_kunlun.engines.vllm.{path.stem}") for path in package.glob("[a-z]*.py")
+    ]
+    missing = []
+    for module in modules:
+        for name, cls in vars(module).items():
+            if inspect.isclass(cls) and cls.__module__ == module.__name__:
+                upstream = [base.__name__ for base in cls.__mro__ if base.__module__.startswith("vllm.")]
+                if upstream and not any(base in ledger for base in upstream):
+                    missing.append(f"{module.__name__}.{name}")
+    from torch_xpu_kunlun.engines.vllm import rejection
+
+    missing += [name for name in rejection.KERNELS if name.rsplit(".", 1)[1] not in ledger]
+    assert not missing
+
+
+def test_torch_profiler_of_the_engine(run, prompts, tmp_path):
+    llm = run(profiler_config={"profiler": "torch", "torch_profiler_dir": str(tmp_path)})
+    llm.start_profile()
+    llm.generate(prompts(6), SamplingParams(max_tokens=2, detokenize=False), use_tqdm=False)
+    llm.stop_profile()
+    (trace,) = tmp_path.glob("*.json*")
+    content = trace.read_bytes()
+    assert b"kunlun::paged_attention" in (gzip.decompress(content) if trace.suffix == ".gz" else content)

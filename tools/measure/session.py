@@ -15,9 +15,9 @@ class SideError(RuntimeError):
 
 
 class Side:
-    """One worker process, `device` being "cpu" or "kunlun", with `threads` kernel threads."""
+    """One worker process, `device` being "cpu" or "kunlun", with `threads` kernel threads; `module` is its program."""
 
-    def __init__(self, device: str, threads: int) -> None:
+    def __init__(self, device: str, threads: int, module: str = "tools.measure.worker") -> None:
         self.device = device
         self.threads = threads
         environment = {
@@ -33,7 +33,7 @@ class Side:
             environment["KUNLUN_SIM_THREADS"] = str(threads)
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the worker, closed by close()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tools.measure.worker", device],
+            [sys.executable, "-m", module, device],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,

@@ -228,12 +228,12 @@ def operator_statistics(device: str) -> dict:
     return torch_xpu_kunlun.operator_statistics()
 
 
-def serve(device: str) -> None:
+def serve(kind: type[Worker], device: str) -> None:
     """Answer requests until standard input ends."""
     # Answers go to a private copy of standard output; whatever a library prints goes to standard error instead.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    worker = Worker(device, answers)
+    worker = kind(device, answers)
     for line in sys.stdin:
         request = json.loads(line)
         method = getattr(worker, request.pop("do"))
@@ -247,4 +247,4 @@ def serve(device: str) -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-        serve(sys.argv[1])
+        serve(Worker, sys.argv[1])

@@ -139,9 +139,6 @@ class KunlunPlatform(Platform):
     def check_runner_kv_caches_multi_layer(cls) -> None:
         """Layers that share an index are kept apart by their names."""
 
-    def is_sleep_mode_available(self) -> bool:
-        return False
-
     # ---- configuration ----
 
     @classmethod

@@ -10,6 +10,7 @@ import vllm
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
+from vllm.profiler import wrapper
 from vllm.utils.mem_utils import MemorySnapshot
 from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
@@ -22,8 +23,22 @@ from torch_xpu_kunlun.engines.vllm import layers
 logger = init_logger("vllm.plugins.kunlun")  # below vLLM's logger, which shows it
 
 
+def _let_the_profiler_in() -> None:
+    """vLLM keeps closed lists of the devices that torch's profiler may run on: this one joins as the CPU is there."""
+    for table in (
+        wrapper._SUPPORTED_PROFILER_KINDS,
+        wrapper._DEFAULT_TORCH_PROFILER_ACTIVITIES,
+        wrapper._SUPPORTED_TORCH_PROFILER_ACTIVITIES,
+    ):
+        table.setdefault(current_platform.device_type, table["cpu"])
+
+
 class KunlunWorker(Worker):
     """vLLM's worker for accelerators, without the parts that only CUDA has."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        _let_the_profiler_in()
+        super().__init__(*args, **kwargs)
 
     def init_device(self) -> None:
         """As upstream's for CUDA: device, process groups, then the measurement that the cache is sized by."""
