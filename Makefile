@@ -31,7 +31,7 @@ STAMPS := $(VENV)/stamps
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := build
-.PHONY: vllm test-vllm test-vllm-full sglang test-sglang test-sglang-full
+.PHONY: vllm test-vllm test-vllm-full sglang test-sglang test-sglang-full test-sglang-newer
 .PHONY: build test test-full test-not-addressable demo bench stress lint format clean distclean
 
 # The stamp's name holds TORCH_SPEC, so asking for another torch installs it.
@@ -137,6 +137,14 @@ test-sglang: $(SGLANG)/stamps/ready
 
 test-sglang-full: $(SGLANG)/stamps/ready
 	$(SGLANG)/bin/python -m pytest test/sglang $(PYTEST_ARGS)
+
+# 0.5.23 asks for a later torch and runs with this one too: it is put beside the environment, not into it.
+SGLANG_NEWER := 0.5.23
+
+test-sglang-newer: $(SGLANG)/stamps/ready
+	@rm -rf build/sglang-$(SGLANG_NEWER)
+	$(SGLANG_PIP) --quiet --no-deps --target build/sglang-$(SGLANG_NEWER) sglang==$(SGLANG_NEWER)
+	PYTHONPATH=$(CURDIR)/build/sglang-$(SGLANG_NEWER) $(SGLANG)/bin/python -m pytest -m "not full" test/sglang $(PYTEST_ARGS)
 
 $(STAMPS)/lint: $(TORCH_STAMP) requirements/lint.txt
 	$(PIP) -r requirements/lint.txt

@@ -17,7 +17,7 @@ SMALL = {
 # What config.json of published models says and SGLang reads, and what transformers no longer writes.
 PUBLISHED = {
     "bert": {"position_embedding_type": "absolute"},
-    "deepseek_v2": {"moe_layer_freq": 1},
+    "deepseek_v2": {"moe_layer_freq": 1, "scoring_func": "softmax"},
     "deepseek_v3": {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
     "gemma2": {"hidden_act": "gelu_pytorch_tanh"},
 }

@@ -106,6 +106,11 @@ class KunlunPlatform(SRTPlatform):
 
         return kv_cache.allocator
 
+    def get_quantization_config(self, quantization: str) -> type | None:
+        from torch_xpu_kunlun.engines.sglang import quantization as own
+
+        return own.CONFIGS.get(quantization)
+
     # Life
 
     def apply_server_args_defaults(self, server_args: Any) -> None:
