@@ -47,8 +47,10 @@ def fill(family: Family, folder: Path) -> None:
 
     family.tokenizer().save_pretrained(folder)
     family.config(transformers).save_pretrained(folder)
-    # As everybody loads it: for some models transformers takes a class of its own, whatever the folder says.
+    # As everybody loads it: for some models transformers takes a class of its own, whatever the folder says. Saved
+    # again, it says what that class does, for those who take another.
     tokenizer = getattr(transformers, family.loader).from_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     for seed in range(MOST_SEEDS):
         # A new one for each seed: the weights of norms are drawn around what they begin with.
         model = getattr(transformers, family.model)._from_config(
