@@ -5,7 +5,7 @@ from common_zoo import models
 from tools.matrix.session import Side
 from tools.zoo.families import FAMILIES
 
-QUICK = ("mistral", "gemma2", "olmoe")
+QUICK = ("mistral_window", "gemma2", "olmoe")
 ON_TWO = (
     "llama3",
     "mistral",
