@@ -2,6 +2,7 @@
 import json
 from pathlib import Path
 
+from tools.matrix.known import KNOWN
 from tools.matrix.session import PACKAGES, RESULTS, ROOT
 from tools.zoo.families import FAMILIES
 
@@ -13,7 +14,8 @@ Each line is one architecture: a small model with random weights, made on the sp
 and greedy, are token by token those of transformers on the CPU, in a process that never loads the extension; for a
 model that embeds or ranks, that its numbers are equal to 1e-4. The second column of each engine is the same on two
 devices, and equal to one. "T" marks models that the engine runs by its Transformers back end instead of a class of its
-own. Boxed operators are counted during generation; there was no copying fallback where none is named.
+own. An empty field was not run. Boxed operators are counted during generation; there was no copying fallback where none
+is named.
 
 ```
 python tools/engine_matrix.py --engine vllm --tp 1 2 --page
@@ -47,7 +49,8 @@ def notes(engine: str, result: dict | None) -> list[str]:
     where = f"{PACKAGES[engine]}, {result['tp']} device{'s' if result['tp'] > 1 else ''}: "
     made = []
     if result["status"] != "same":
-        made.append(where + result["reason"].replace("|", r"\|")[:200])
+        reason = KNOWN.get((engine, result["name"])) or result["reason"][:200]
+        made.append(where + reason.replace("|", r"\|"))
     if boxed := sum(result.get("boxed", {}).values()):
         operators = ", ".join(f"`{name}`" for name in result["boxed"])
         made.append(f"{where}{boxed} calls boxed ({operators})")

@@ -1,0 +1,6 @@
+# What an engine does not do, whatever the device, with where it says so. A line that no longer holds fails a test.
+SGLANG = "https://github.com/sgl-project/sglang/blob/v0.5.21/python/sglang/srt/models"
+
+KNOWN = {
+    ("sglang", "mistral_window"): f"SGLang runs Mistral as Llama, without a window ({SGLANG}/mistral.py)",
+}
