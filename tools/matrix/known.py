@@ -3,4 +3,5 @@ SGLANG = "https://github.com/sgl-project/sglang/blob/v0.5.21/python/sglang/srt/m
 
 KNOWN = {
     ("sglang", "mistral_window"): f"SGLang runs Mistral as Llama, without a window ({SGLANG}/mistral.py)",
+    ("sglang", "starcoder2"): f"SGLang's class for StarCoder2 has no window ({SGLANG}/starcoder2.py)",
 }
