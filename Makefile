@@ -5,6 +5,7 @@
 #   make test-not-addressable                     the quick suite on a chip whose memory the host cannot reach
 #   make demo       a language model writes text  make bench       the timing table
 #   make vllm       vLLM in an environment of its own (.venv-vllm) generates text on `kunlun`
+#   make bench-vllm            vLLM on `kunlun` against transformers on the CPU
 #   make test-vllm  the quick tests of its plug-in   make test-vllm-full   all of them
 #   make sglang     SGLang, likewise (.venv-sglang); make test-sglang and make test-sglang-full run its tests
 #   make lint       check style                   make format      apply it
@@ -31,7 +32,7 @@ STAMPS := $(VENV)/stamps
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := build
-.PHONY: vllm test-vllm test-vllm-full sglang test-sglang test-sglang-full test-sglang-newer
+.PHONY: vllm bench-vllm test-vllm test-vllm-full sglang test-sglang test-sglang-full test-sglang-newer
 .PHONY: build test test-full test-not-addressable demo bench stress lint format clean distclean
 
 # The stamp's name holds TORCH_SPEC, so asking for another torch installs it.
@@ -89,7 +90,7 @@ $(VLLM)/stamps/engine: requirements/vllm.txt requirements/vision.txt requirement
 	    -r requirements/test.txt 'cmake>=3.26.1' packaging 'setuptools<81' setuptools-scm setuptools-rust wheel jinja2
 	VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=$$(sed -n 's/^vllm==//p' requirements/vllm.txt) \
 	    $(VLLM)/bin/pip --disable-pip-version-check install $(PIP_ARGS) --no-build-isolation --no-binary vllm \
-	    "$(TORCH_SPEC)" -r requirements/vllm.txt openai
+	    "$(TORCH_SPEC)" -r requirements/vllm.txt openai httpx "rich>=13,<16"
 	$(VLLM)/bin/pip --disable-pip-version-check install $(PIP_ARGS) --no-deps -r requirements/vision.txt
 	@mkdir -p $(VLLM)/stamps && touch $@
 
@@ -104,6 +105,9 @@ $(VLLM)/stamps/ready: $(VLLM)/stamps/engine engine-wheel
 
 vllm: $(VLLM)/stamps/ready $(STAMPS)/demo
 	$(VLLM)/bin/python -m tools.engines.vllm --model "$$($(PY) -m tools.measure.weights)" $(VLLM_ARGS)
+
+bench-vllm: $(VLLM)/stamps/ready $(STAMPS)/demo
+	$(VLLM)/bin/python tools/bench_vllm.py --model "$$($(PY) -m tools.measure.weights)" $(BENCH_ARGS)
 
 test-vllm: $(VLLM)/stamps/ready
 	$(VLLM)/bin/python -m pytest -m "not full" test/vllm $(PYTEST_ARGS)

@@ -22,6 +22,7 @@ SMALL = {
     "kv_cache_memory_bytes": 4 << 20,
     "disable_log_stats": False,
     "seed": 0,
+    "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
 }
 
 

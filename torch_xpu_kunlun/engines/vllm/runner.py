@@ -8,6 +8,9 @@ from unittest import mock
 import torch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+from torch_xpu_kunlun import engines
+from torch_xpu_kunlun.engines.vllm.sampler import KunlunTopKTopPSampler
+
 
 @contextmanager
 def _streams_of_the_accelerator():
@@ -22,6 +25,9 @@ class KunlunModelRunner(GPUModelRunner):
     def __init__(self, vllm_config, device: torch.device) -> None:
         with _streams_of_the_accelerator():
             super().__init__(vllm_config, device)
+        if engines.use_custom_ops():
+            native = self.sampler.topk_topp_sampler
+            self.sampler.topk_topp_sampler = KunlunTopKTopPSampler(native.logprobs_mode, native.use_fp64_gumbel)
 
     def sample_tokens(self, grammar_output):
         """As upstream's; xgrammar compiles its masking for any device, and there is no compiler for this one."""
