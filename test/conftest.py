@@ -68,7 +68,10 @@ def in_use(names: set[str], ours: set[int] | None = None) -> set[str]:
 
 
 # Tests of an inference engine's plug-in run where that engine is installed: in an environment of its own.
-ABSENT = [engine for engine in ("vllm", "sglang") if importlib.util.find_spec(engine) is None]
+# The folder test is on the path, so that a folder of an engine's name is found where the engine is not: as a package
+# without a file.
+SPECS = {engine: importlib.util.find_spec(engine) for engine in ("vllm", "sglang")}
+ABSENT = [engine for engine, spec in SPECS.items() if spec is None or spec.origin is None]
 collect_ignore = [engine for engine in ABSENT if (Path(__file__).parent / engine).exists()]
 
 
