@@ -31,7 +31,8 @@ BOOL = frozenset(_COMPARISON.split())
 
 # Without a meta function, these are launched where operands and outputs are alike, and go to the boxed tier elsewhere.
 _UNSTRUCTURED = """
-    _add_relu.Tensor _add_relu.out _add_relu_.Tensor abs.out angle angle.out hardswish hardswish.out hardswish_ hardtanh hardtanh.out hardtanh_ logit logit.out logit_
+    _add_relu.Tensor _add_relu.out _add_relu_.Tensor abs.out angle angle.out hardswish hardswish.out hardswish_
+    hardtanh hardtanh.out hardtanh_ logit logit.out logit_
     nan_to_num.out
     binary_cross_entropy_backward binary_cross_entropy_backward.grad_input hardswish_backward hardtanh_backward
     hardtanh_backward.grad_input huber_loss_backward.out log_sigmoid_backward log_sigmoid_backward.grad_input
