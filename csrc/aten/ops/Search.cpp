@@ -25,6 +25,11 @@ at::ScalarType indexType(bool out_int32) {
   return out_int32 ? at::kInt : at::kLong;
 }
 
+// A number that lies on the host goes to the device, as with every operator of two tensors.
+Tensor onDevice(const Tensor& values, const Tensor& sorted) {
+  return values.dim() == 0 && values.device().is_cpu() ? values.to(sorted.device()) : values;
+}
+
 // Contiguous and of one dtype, as torch's kernels want them.
 struct Operands {
   Operands(const Tensor& raw_values, const Tensor& raw_sorted, const Tensor& raw_sorter)
@@ -46,12 +51,13 @@ struct Operands {
 
 Tensor& searchsortedOut(
     const Tensor& sorted,
-    const Tensor& self,
+    const Tensor& values,
     bool out_int32,
     bool right,
     Side side,
     const OptionalTensor& sorter,
     Tensor& out) {
+  const Tensor self = onDevice(values, sorted);
   const Tensor order = sorter.value_or(Tensor());
   at::native::searchsorted_pre_check(sorted, self, out, out_int32, right, side, order);
   at::native::resize_output(out, self.sizes());
@@ -80,7 +86,8 @@ Tensor searchsorted(
   return searchsortedOut(sorted, self, out_int32, right, side, sorter, out);
 }
 
-Tensor& bucketizeOut(const Tensor& self, const Tensor& boundaries, bool out_int32, bool right, Tensor& out) {
+Tensor& bucketizeOut(const Tensor& values, const Tensor& boundaries, bool out_int32, bool right, Tensor& out) {
+  const Tensor self = onDevice(values, boundaries);
   TORCH_CHECK(boundaries.dim() == 1, "boundaries tensor must be 1 dimension, but got dim(", boundaries.dim(), ")");
   at::native::searchsorted_pre_check(boundaries, self, out, out_int32, right, std::nullopt, Tensor());
   at::native::resize_output(out, self.sizes());
