@@ -4,6 +4,7 @@ import os
 import sys
 import time
 
+from tools.measure.torchvision import let_torchvision_load
 from tools.measure.worker import Worker, operator_statistics, reset_operator_statistics, serve
 
 
@@ -13,6 +14,7 @@ class Serving(Worker):
     def start(self, folder: str, dtype: str, largest: int, longest: int) -> None:
         """Loads the model, for batches of up to `largest` prompts of up to `longest` tokens, answers included."""
         if self.device == "cpu":
+            let_torchvision_load()
             self.load(folder, dtype)
             return
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"

@@ -1,19 +1,8 @@
 # Makes checkpoints; prints the name of each one when it is there.
 import argparse
-import importlib.util
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def let_torchvision_load() -> None:
-    """What the extension does as torch starts, here without the extension: see torch_xpu_kunlun/_torchvision.py."""
-    spec = importlib.util.spec_from_file_location("_torchvision", ROOT / "torch_xpu_kunlun" / "_torchvision.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.declare_schemas()
-    sys.modules[spec.name] = module  # a declaration lives as long as its library
+from tools.measure.torchvision import let_torchvision_load
 
 
 def main() -> int:
