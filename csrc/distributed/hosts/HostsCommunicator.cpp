@@ -14,6 +14,9 @@ namespace kunlun::distributed::hosts {
 
 namespace {
 
+// An allocation that waits for the device must not wait for ever.
+constexpr std::chrono::seconds kGate{1};
+
 constexpr int kTagsOfDirection = 4; // of a pair's transfers: two for the agreement, one for the data
 
 // Of a pair's communicator: counts what that rank has sent.
@@ -35,9 +38,14 @@ Places placesOf(std::vector<int> host_of_rank) {
 
 HostsCommunicator::Turn::Turn(HostsCommunicator& group) : group_(group), stream_(getCurrentStream(group.device_)) {
   group_.last_.block(stream_);
+  enqueue(stream_.handle(), Call{}, [gate = is_enqueued_.get_future().share()](const Call&) { gate.wait_for(kGate); });
 }
 
 HostsCommunicator::Turn::~Turn() noexcept(false) {
+  if (std::uncaught_exceptions() > exceptions_) {
+    group_.links_->end(c10::str("rank ", group_.rank_, " failed while it called a collective"));
+  }
+  is_enqueued_.set_value();
   group_.last_.record(stream_);
 }
 

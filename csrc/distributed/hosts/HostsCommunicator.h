@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
+#include <future>
 #include <memory>
 #include <vector>
 
@@ -81,7 +83,10 @@ class HostsCommunicator final : public Communicator {
   bool probe(int peer) override;
 
  private:
-  // Operations on different streams happen in the order of their calls: each waits for the one before.
+  // One collective while it is enqueued. Those on different streams happen in the order of their calls: each waits for
+  // the one before. None of its work begins before all of it is enqueued, because a failure of its first part would be
+  // reported to a later part of the same call, and this rank would leave the others waiting. A call that fails halfway
+  // for another reason ends the communicator.
   class Turn {
    public:
     explicit Turn(HostsCommunicator& group);
@@ -92,6 +97,8 @@ class HostsCommunicator final : public Communicator {
    private:
     HostsCommunicator& group_;
     const Stream stream_;
+    const int exceptions_ = std::uncaught_exceptions();
+    std::promise<void> is_enqueued_;
   };
 
   bool isLeader() const {
