@@ -1,6 +1,9 @@
 # `python tools/bench_xccl.py`: time of collectives over XCCL on kunlun tensors against gloo on CPU tensors, same run.
-"""Each time is the call plus the synchronisation of the device, ranks aligned by a barrier before it; medians over all
-rounds, in which the two backends take turns. CPU time is that of all ranks together, for one operation."""
+"""Each time is the call plus the synchronisation of the device, ranks aligned by a barrier before it. The two backends
+take turns in blocks of calls, of which the first few, cold after the other's turn, do not count. Printed are the median
+of all calls, the ratio of these medians, and in brackets the lowest and highest ratio of two blocks that followed each
+other. CPU time is that of all ranks together, for one operation. `--block 1` makes the backends alternate call by call,
+so that every call is cold. One thread a rank."""
 
 import argparse
 import json
@@ -51,8 +54,9 @@ def measure(run, device: str, gloo: dist.ProcessGroup) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def rounds_for(nbytes: int, scale: float) -> int:
-    return max(3, int(scale * (60 if nbytes <= 1 << 20 else 10 if nbytes <= 16 << 20 else 4)))
+def calls_for(nbytes: int) -> int:
+    """Calls of one block that count."""
+    return 12 if nbytes <= 1 << 20 else 4 if nbytes <= 16 << 20 else 1
 
 
 def rank_main(rank: int, size: int, folder: str, options: argparse.Namespace) -> None:
@@ -70,7 +74,7 @@ def rank_main(rank: int, size: int, folder: str, options: argparse.Namespace) ->
     for operation in options.operations:
         for name in options.dtypes:
             for nbytes in options.sizes if operation == "all_reduce" else [n for n in options.sizes if n == 1 << 20]:
-                rows.append(row(operation, name, nbytes, gloo, options.scale))
+                rows.append(row(operation, name, nbytes, gloo, options))
                 if rank == 0:
                     show(rows[-1])
     if rank == 0:
@@ -78,26 +82,32 @@ def rank_main(rank: int, size: int, folder: str, options: argparse.Namespace) ->
     dist.destroy_process_group()
 
 
-def row(operation: str, dtype_name: str, nbytes: int, gloo: dist.ProcessGroup, scale: float) -> dict:
+def row(operation: str, dtype_name: str, nbytes: int, gloo: dist.ProcessGroup, options: argparse.Namespace) -> dict:
     dtype, size = DTYPES[dtype_name], dist.get_world_size()
     count = nbytes // dtype.itemsize
     runs = {device: prepare(operation, count, dtype, device, size) for device in ("cpu", "kunlun")}
+    calls = options.block or calls_for(nbytes)
+    cold = 0 if calls == 1 and options.block else 1 if calls == 1 else 2
     times: dict[str, list[tuple[float, float]]] = {device: [] for device in runs}
-    for index in range(rounds_for(nbytes, scale) + 2):
+    for block in range(options.blocks + 1):
         for device, run in runs.items():
-            taken = measure(run, device, gloo)
-            if index >= 2:  # the first two warm up
-                times[device].append(taken)
-    result = {"operation": operation, "dtype": dtype_name, "bytes": nbytes, "ranks": size}
+            taken = [measure(run, device, gloo) for _ in range(cold + calls)]
+            if block > 0:  # the first warms up
+                times[device] += taken[cold:]
+    result = {"operation": operation, "dtype": dtype_name, "bytes": nbytes, "ranks": size, "blocks": options.blocks}
+    medians = {}
     for device, name in (("cpu", "gloo"), ("kunlun", "xccl")):
-        # The slowest rank of each round is what an operation took.
+        # The slowest rank of each call is what an operation took.
         mine = torch.tensor(times[device], dtype=torch.float64)
         all_ranks = [torch.empty_like(mine) for _ in range(size)]
         dist.all_gather(all_ranks, mine, group=gloo)
         together = torch.stack(all_ranks)
-        result[f"{name}_us"] = statistics.median(together[:, :, 0].max(dim=0).values.tolist()) * 1e6
+        slowest = together[:, :, 0].max(dim=0).values
+        medians[name] = [statistics.median(block) for block in slowest.view(-1, calls).tolist()]
+        result[f"{name}_us"] = statistics.median(slowest.tolist()) * 1e6
         result[f"{name}_cpu_us"] = statistics.median(together[:, :, 1].sum(dim=0).tolist()) * 1e6
     result["ratio"] = result["gloo_us"] / result["xccl_us"]
+    result["ratios"] = sorted(g / x for g, x in zip(medians["gloo"], medians["xccl"], strict=True))
     return result
 
 
@@ -115,7 +125,8 @@ def show(r: dict) -> None:
     print(
         f"{r['operation']:14} {r['dtype']:8} {size_name(r['bytes']):>7} {r['ranks']:2} ranks"
         f" | gloo {r['gloo_us']:11.1f} us, CPU {r['gloo_cpu_us']:11.1f}"
-        f" | xccl {r['xccl_us']:11.1f} us, CPU {r['xccl_cpu_us']:11.1f} | {r['ratio']:6.1f}x{verdict}",
+        f" | xccl {r['xccl_us']:11.1f} us, CPU {r['xccl_cpu_us']:11.1f} | {r['ratio']:6.1f}x"
+        f" ({r['ratios'][0]:.1f} - {r['ratios'][-1]:.1f}){verdict}",
         flush=True,
     )
 
@@ -146,7 +157,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="+", default=sorted(BARS), help="bytes of each rank")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
-    parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of rounds")
+    parser.add_argument("--blocks", type=int, default=8, help="turns of each backend")
+    parser.add_argument("--block", type=int, default=0, help="calls of a turn that count; 0: by size")
     parser.add_argument("--bind", action="store_true", help="each rank to one core, as MPI's launchers do")
     parser.add_argument("--json", type=Path, help="where to write the rows")
     parser.add_argument("--plot", type=Path, help="where to draw bandwidth over size; needs matplotlib")
