@@ -12,7 +12,9 @@
 #include "distributed/ChipCommunicator.h"
 #include "distributed/hosts/Gloo.h"
 #include "distributed/hosts/HostsCommunicator.h"
+#include "runtime/EnvXccl.h"
 #include "runtime/Error.h"
+#include "runtime/Interrupt.h"
 
 namespace kunlun::distributed {
 
@@ -54,18 +56,24 @@ std::shared_ptr<Communicator> ProcessGroupXCCL::pairCommunicator(c10::DeviceInde
 
 std::shared_ptr<Communicator>
 ProcessGroupXCCL::connect(c10::DeviceIndex device, const std::string& key, const std::vector<int>& ranks) {
-  // Before the chip waits for them, which takes no look at who still lives.
+  // Before the chip waits for them: here the missing are known by name.
   members_->meet(key, ranks, options_->timeout);
   const int rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-  const int size = static_cast<int>(ranks.size());
   const auto places = hosts::placesOf(members_->hostsOf(ranks));
   if (places.ranks.size() == 1 || (collectives().flags & KL_COLLECTIVES_ACROSS_HOSTS) != 0) {
-    return connectOnHost(device, key, rank, size);
+    return connectOnHost(device, key, ranks);
   }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      xcclEnv().accumulate == XcclAccumulate::Float32,
+      "XCCL_ACCUMULATE=native is for groups of one host: between hosts, sums of half types accumulate in float32");
   const int host = places.host_of[static_cast<size_t>(rank)];
   const auto& here = places.ranks[static_cast<size_t>(host)];
   const int place = static_cast<int>(std::find(here.begin(), here.end(), rank) - here.begin());
-  auto local = connectOnHost(device, key + "/host/" + std::to_string(host), place, static_cast<int>(here.size()));
+  std::vector<int> neighbours;
+  for (const int index : here) {
+    neighbours.push_back(ranks[static_cast<size_t>(index)]);
+  }
+  auto local = connectOnHost(device, key + "/host/" + std::to_string(host), neighbours);
   const auto store = c10::make_intrusive<c10d::PrefixStore>("xccl/" + key + "/hosts", store_);
   const auto gloo = [&](const char* what, int gloo_rank, size_t gloo_size) {
     return hosts::makeGloo(
@@ -82,33 +90,23 @@ ProcessGroupXCCL::connect(c10::DeviceIndex device, const std::string& key, const
 }
 
 std::shared_ptr<Communicator>
-ProcessGroupXCCL::connectOnHost(c10::DeviceIndex device, const std::string& key, int rank, int size) const {
+ProcessGroupXCCL::connectOnHost(c10::DeviceIndex device, const std::string& key, const std::vector<int>& ranks) const {
+  const int rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
   kl_comm_id id{};
   const std::string name = "xccl/" + key;
   if (rank == 0) {
     check(require(collectives().unique_id, "communicators")(&id), "unique_id");
     store_->set(name, std::vector<uint8_t>(id.bytes, id.bytes + sizeof(id.bytes)));
   } else {
-    std::vector<uint8_t> bytes;
-    try {
-      store_->wait({name}, options_->timeout);
-      bytes = store_->get(name);
-    } catch (const std::exception& problem) {
-      C10_THROW_ERROR(
-          DistBackendError,
-          c10::str(
-              "rank ",
-              rank_,
-              " of group \"",
-              options_->group_name,
-              "\" waited for the communicator's id of its first rank and did not get it: ",
-              problem.what()));
-    }
+    members_->await(name, ranks, options_->timeout);
+    const std::vector<uint8_t> bytes = store_->get(name);
     TORCH_CHECK(bytes.size() == sizeof(id.bytes), "the store's entry ", name, " is not the id of a communicator");
     std::memcpy(id.bytes, bytes.data(), sizeof(id.bytes));
   }
+  // A rank that dies while the others wait for it ends their wait.
+  const InterruptScope watch([&] { members_->checkAlive(ranks); });
   return std::make_shared<ChipCommunicator>(
-      device, rank, size, id, options_->timeout, options_->is_high_priority_stream);
+      device, rank, static_cast<int>(ranks.size()), id, options_->timeout, options_->is_high_priority_stream);
 }
 
 void ProcessGroupXCCL::eagerConnectSingleDevice(at::Device device) {

@@ -88,24 +88,26 @@ std::string Members::deaths(const std::vector<int>& ranks) {
   return text;
 }
 
-void Members::meet(const std::string& place, const std::vector<int>& ranks, std::chrono::milliseconds timeout) {
-  const auto key = [&](int rank) { return "xccl/" + place + "/here/" + std::to_string(rank); };
-  store_->set(key(rank_), "here");
-  std::vector<int> missing = ranks;
+void Members::checkAlive(const std::vector<int>& ranks) {
+  const std::string dead = deaths(ranks);
+  TORCH_CHECK_WITH(DistBackendError, dead.empty(), dead, " before it joined the communicator");
+}
+
+void Members::waitUntil(
+    const std::function<bool()>& done,
+    const std::vector<int>& ranks,
+    std::chrono::milliseconds timeout,
+    const std::function<std::string()>& missing) {
   const auto began = Clock::now();
   auto next_look = began + kLook;
-  for (std::chrono::microseconds pause{100};; pause = std::min<std::chrono::microseconds>(pause * 2, kLongestPause)) {
-    std::erase_if(missing, [&](int rank) { return rank == rank_ || store_->check({key(rank)}); });
-    if (missing.empty()) {
-      return;
-    }
+  for (std::chrono::microseconds pause{100}; !done();
+       pause = std::min<std::chrono::microseconds>(pause * 2, kLongestPause)) {
     std::this_thread::sleep_for(pause);
     if (Clock::now() < next_look) {
       continue;
     }
     next_look = Clock::now() + kLook;
-    const std::string dead = deaths(missing);
-    TORCH_CHECK_WITH(DistBackendError, dead.empty(), dead, " before it joined the communicator");
+    checkAlive(ranks);
     TORCH_CHECK_WITH(
         DistBackendError,
         Clock::now() < began + timeout,
@@ -113,12 +115,33 @@ void Members::meet(const std::string& place, const std::vector<int>& ranks, std:
         rank_,
         " waited ",
         timeout.count(),
-        " ms for the communicator; ranks of the group that have not come: ",
-        listed(missing));
+        " ms for the communicator; ",
+        missing());
     if (interruptPending()) {
       raiseInterrupted();
     }
   }
+}
+
+void Members::meet(const std::string& place, const std::vector<int>& ranks, std::chrono::milliseconds timeout) {
+  const auto key = [&](int rank) { return "xccl/" + place + "/here/" + std::to_string(rank); };
+  store_->set(key(rank_), "here");
+  std::vector<int> missing = ranks;
+  const auto all_here = [&] {
+    std::erase_if(missing, [&](int rank) { return rank == rank_ || store_->check({key(rank)}); });
+    return missing.empty();
+  };
+  waitUntil(all_here, ranks, timeout, [&] { return "ranks of the group that have not come: " + listed(missing); });
+}
+
+void Members::await(const std::string& key, const std::vector<int>& ranks, std::chrono::milliseconds timeout) {
+  waitUntil(
+      [&] { return store_->check({key}); },
+      ranks,
+      timeout,
+      [&] {
+        return c10::str("rank ", ranks.front(), ", the first of it, has not put its id into the store (", key, ")");
+      });
 }
 
 std::vector<int> Members::hostsOf(const std::vector<int>& ranks) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -22,6 +23,12 @@ class Members {
   // those that have ended (this host's; within a fraction of a second) or have not come in time.
   void meet(const std::string& place, const std::vector<int>& ranks, std::chrono::milliseconds timeout);
 
+  // Waits likewise until the first of `ranks` has put `key` into the store.
+  void await(const std::string& key, const std::vector<int>& ranks, std::chrono::milliseconds timeout);
+
+  // Raises DistBackendError that names those of `ranks` that are known to have ended.
+  void checkAlive(const std::vector<int>& ranks);
+
   // The host of each of `ranks`, which have met: 0 for that of the first, then numbered as they appear.
   std::vector<int> hostsOf(const std::vector<int>& ranks);
 
@@ -33,6 +40,11 @@ class Members {
     std::string host;
     ProcessId process;
   };
+  void waitUntil(
+      const std::function<bool()>& done,
+      const std::vector<int>& ranks,
+      std::chrono::milliseconds timeout,
+      const std::function<std::string()>& missing);
   // nullptr while it has not published itself.
   const Member* find(int rank);
 

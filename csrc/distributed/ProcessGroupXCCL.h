@@ -195,8 +195,8 @@ class ProcessGroupXCCL : public c10d::Backend {
   std::shared_ptr<Communicator> pairCommunicator(c10::DeviceIndex device, int peer);
   // `ranks` of the group, in the order that they have in the communicator. Waits for all of them.
   std::shared_ptr<Communicator> connect(c10::DeviceIndex device, const std::string& key, const std::vector<int>& ranks);
-  std::shared_ptr<Communicator> connectOnHost(c10::DeviceIndex device, const std::string& key, int rank, int size)
-      const;
+  std::shared_ptr<Communicator>
+  connectOnHost(c10::DeviceIndex device, const std::string& key, const std::vector<int>& ranks) const;
   void announce(int peer);
   c10::DeviceIndex deviceForBarrier(const c10d::BarrierOptions& opts) const;
   void record(

@@ -5,6 +5,7 @@
 #include "distributed/ProcessGroupXCCL.h"
 #include "distributed/hosts/Gloo.h"
 #include "python/Module.h"
+#include "runtime/EnvXccl.h"
 
 namespace kunlun::python {
 
@@ -62,6 +63,7 @@ void bindDistributed(py::module_& module) {
       // Groups are made without the help of ranks outside of them, so those have nothing to do.
       .def("perform_nocolor_split", [](ProcessGroupXCCL&, const py::object&) {})
       .def("_is_initialized", [](ProcessGroupXCCL& self) { return self.isConnected(); });
+  module.def("_xccl_timeout_seconds", torch::wrap_pybind_function([] { return xcclEnv().timeout_seconds; }));
 }
 
 } // namespace kunlun::python

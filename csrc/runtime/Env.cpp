@@ -25,6 +25,7 @@ constinit std::atomic<const Env*> parsed{nullptr};
 constexpr int kMaxDevices = 64;
 constexpr int kMaxXcclBuffer = 1 << 20;
 constexpr int kMaxThreads = 1024;
+constexpr int kMaxXcclTimeout = 1'000'000'000;
 constexpr int kMaxXcclTrace = 1 << 20;
 constexpr uint64_t kMinMemory = uint64_t{2} << 20;
 constexpr uint64_t kMaxMemory = uint64_t{4} << 40;
@@ -50,6 +51,9 @@ constexpr const char* kAutocompare = "KUNLUN_AUTOCOMPARE";
 constexpr const char* kAutocompareDir = "KUNLUN_AUTOCOMPARE_DIR";
 constexpr const char* kLogLevel = "KUNLUN_LOG_LEVEL";
 constexpr const char* kXcclBufferBytes = "XCCL_BUFFER_BYTES";
+constexpr const char* kXcclAlgorithm = "XCCL_ALGORITHM";
+constexpr const char* kXcclAccumulate = "XCCL_ACCUMULATE";
+constexpr const char* kXcclTimeout = "XCCL_TIMEOUT";
 constexpr const char* kXcclBlockingWait = "XCCL_BLOCKING_WAIT";
 constexpr const char* kXcclHostId = "XCCL_HOST_ID";
 constexpr const char* kXcclNanCheck = "XCCL_NAN_CHECK";
@@ -80,6 +84,22 @@ int parseInt(const char* name, int fallback_value, int low, int high) {
     refuse(name, *text, "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
   }
   return *value;
+}
+
+// The place in `words` of the value; 0 where the variable is not set.
+size_t parseWord(const char* name, const std::vector<const char*>& words) {
+  const auto text = get(name);
+  if (!text) {
+    return 0;
+  }
+  std::string accepted;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (*text == words[i]) {
+      return i;
+    }
+    accepted += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + std::string(words[i]);
+  }
+  refuse(name, *text, accepted);
 }
 
 bool parseSwitch(const char* name, bool fallback_value) {
@@ -271,6 +291,9 @@ XcclEnv xcclEnv() {
   XcclEnv e;
   e.buffer_bytes =
       static_cast<uint32_t>(parseInt(kXcclBufferBytes, static_cast<int>(e.buffer_bytes), 0, kMaxXcclBuffer));
+  e.algorithm = static_cast<XcclAlgorithm>(parseWord(kXcclAlgorithm, {"auto", "one_shot", "two_shot"}));
+  e.accumulate = static_cast<XcclAccumulate>(parseWord(kXcclAccumulate, {"float32", "native"}));
+  e.timeout_seconds = parseInt(kXcclTimeout, e.timeout_seconds, 1, kMaxXcclTimeout);
   e.blocking_wait = parseSwitch(kXcclBlockingWait, e.blocking_wait);
   e.nan_check = parseSwitch(kXcclNanCheck, e.nan_check);
   e.timing = parseSwitch(kXcclTiming, e.timing);
@@ -433,6 +456,20 @@ const std::vector<EnvVariable>& envVariables() {
        "16384",
        "Collectives: up to this size a rank's data travels with its call; larger data is read where it lies. Rank 0's "
        "value counts for all."},
+      {kXcclAlgorithm,
+       "auto, one_shot or two_shot",
+       "auto",
+       "Collectives: how all_reduce goes. one_shot: each rank reads everything and reduces all of it. two_shot: each "
+       "reduces a part and hands it out. auto: one_shot up to XCCL_BUFFER_BYTES. Rank 0's value counts for all."},
+      {kXcclAccumulate,
+       "float32 or native",
+       "float32",
+       "Collectives: in what reductions of half types and 8-bit floats accumulate. native rounds after each rank, as a "
+       "chip that adds in the dtype itself. Rank 0's value counts for all."},
+      {kXcclTimeout,
+       "seconds from 1 to 1000000000",
+       "torch's, 30 minutes",
+       "Collectives: timeout of groups that are made without `timeout=`."},
       {kXcclBlockingWait, "0 or 1", "0", "Collectives: Work.wait() makes the host wait, and raises what went wrong."},
       {kXcclHostId,
        "any text",

@@ -7,8 +7,14 @@
 
 namespace kunlun {
 
+enum class XcclAlgorithm : uint32_t { Auto, OneShot, TwoShot };
+enum class XcclAccumulate : uint32_t { Float32, Native };
+
 struct XcclEnv {
-  uint32_t buffer_bytes = 16384; // payload that a rank hands over together with its call
+  uint32_t buffer_bytes = 16384;                       // payload that a rank hands over together with its call
+  XcclAlgorithm algorithm = XcclAlgorithm::Auto;       // of all_reduce
+  XcclAccumulate accumulate = XcclAccumulate::Float32; // of half types
+  int timeout_seconds = 0;                             // of groups that are made without one; 0: torch's
   bool blocking_wait = false;
   bool nan_check = false;
   bool timing = false;

@@ -1,6 +1,9 @@
 // Ctrl-C during a wait for the chip.
 #pragma once
 
+#include <exception>
+#include <functional>
+
 #include "runtime/chip/chip.h"
 
 namespace kunlun {
@@ -20,5 +23,23 @@ void installInterruptCheck();
 inline constexpr int64_t kInterruptNanoseconds = 100'000'000;
 bool interruptPending();
 [[noreturn]] void raiseInterrupted();
+
+// While it lives, waits of this thread also end when `look` throws, which they ask several times a second; what it
+// threw is then raised in place of the interruption. Not nested.
+class InterruptScope {
+ public:
+  explicit InterruptScope(std::function<void()> look);
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+  ~InterruptScope();
+
+ private:
+  friend bool interruptPending();
+  friend void raiseInterrupted();
+  bool looks() noexcept;
+
+  const std::function<void()> look_;
+  std::exception_ptr thrown_;
+};
 
 } // namespace kunlun

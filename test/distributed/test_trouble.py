@@ -202,6 +202,33 @@ def test_a_rank_that_is_killed_before_it_connects(run_ranks):
         assert "has died before it joined the communicator" in text
 
 
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_rank_that_is_killed_while_the_chip_connects(run_ranks, victim):
+    # It has met the others in the store, and dies before it asks the chip for the communicator.
+    ranks = run_ranks(
+        f"""
+        start(seconds=60)
+        if rank == {victim}:
+            of_group = dist.distributed_c10d._world.pg_map[dist.group.WORLD][1]
+            dist.PrefixStore("kunlun/", of_group).set("xccl/group/0/here/{victim}", "here")
+            os.kill(os.getpid(), signal.SIGKILL)
+        begin = time.monotonic()
+        try:
+            dist.all_reduce(torch.ones(10, device="kunlun"))
+        except RuntimeError as error:
+            print(time.monotonic() - begin, error)
+        """,
+        size=3,
+    )
+    assert [rank.code for rank in ranks] == [-9 if rank == victim else 0 for rank in range(3)], ranks
+    for rank in range(3):
+        if rank != victim:
+            seconds, _, text = ranks[rank].out.partition(" ")
+            assert float(seconds) < 5
+            assert f"rank {victim} of 3 (process " in text
+            assert "has died before it joined the communicator" in text
+
+
 def test_wait_with_a_timeout(check_ranks):
     ranks = check_ranks(
         """

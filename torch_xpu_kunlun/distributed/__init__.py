@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from datetime import timedelta
 
 import torch
 
@@ -89,6 +90,23 @@ def _install_as_built_in(c10d) -> None:
     c10d._new_process_group_helper = _new_process_group_helper
 
 
+def _install_default_timeout(c10d) -> None:
+    """Groups that are made without a timeout and may hold kunlun tensors get that of ``XCCL_TIMEOUT``, if it is set."""
+    from torch_xpu_kunlun import _C
+
+    torch_default = c10d._get_default_timeout
+
+    @functools.wraps(torch_default)
+    def _get_default_timeout(backend):
+        seconds = _C._xccl_timeout_seconds()
+        names = str(backend).lower()
+        if seconds and (names == torch.distributed.Backend.UNDEFINED or NAME in names or ALIAS in names):
+            return timedelta(seconds=seconds)
+        return torch_default(backend)
+
+    c10d._get_default_timeout = _get_default_timeout
+
+
 def _refuse_for_kunlun(c10d) -> None:
     """Where ``xccl`` is another vendor's: say so when somebody asks for it with kunlun, instead of failing later."""
     make_config = c10d.BackendConfig.__init__
@@ -117,4 +135,5 @@ def register() -> None:
     else:
         backend.register_backend(NAME, _create, extended_api=True, devices=[DEVICE])
         _install_as_built_in(c10d)
+    _install_default_timeout(c10d)
     backend.register_backend(ALIAS, _create, extended_api=True, devices=[DEVICE])

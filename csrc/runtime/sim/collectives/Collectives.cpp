@@ -107,6 +107,7 @@ class Run {
     if (!group_.await(arrival_, patience)) {
       return false;
     }
+    copy(recv(), aside_.data(), aside_.size());
     staged_.finish();
     return true;
   }
@@ -128,7 +129,7 @@ class Run {
     own_.call = what_.call;
     own_.sequence = what_.sequence;
     own_.is_failed = failure != nullptr;
-    own_.is_inline = what_.send_bytes <= group_.inlineBytes();
+    own_.is_inline = what_.send_bytes <= group_.inlineBytes() && !isTwoShot();
     if (failure != nullptr) {
       copyText(own_.text, sizeof(own_.text), failure->text);
       return;
@@ -285,7 +286,8 @@ class Run {
       inputs[rank] = source(rank) + start * element_;
       factors[rank] = posting(rank).factor;
     }
-    const Reduction what{what_.call.dtype, what_.call.op, nranks_, inputs.data(), factors.data()};
+    const bool rounds_each = group_.settings().accumulate == XcclAccumulate::Native;
+    const Reduction what{what_.call.dtype, what_.call.op, nranks_, inputs.data(), factors.data(), rounds_each};
     std::vector<void*> to(outputs.begin(), outputs.end());
     reduce(what, to.data(), static_cast<uint32_t>(to.size()), count);
   }
@@ -298,9 +300,19 @@ class Run {
     return {start, std::min(part, what_.call.count - start)};
   }
 
+  bool isTwoShot() const {
+    return what_.call.kind == CollectiveKind::AllReduce && group_.settings().algorithm == XcclAlgorithm::TwoShot;
+  }
+
   void allReduce() {
     if (own_.is_inline != 0) {
       reduceRange(0, what_.call.count, {recv()});
+      return;
+    }
+    if (group_.settings().algorithm == XcclAlgorithm::OneShot) {
+      // The result may belong where the input lies, which others still read.
+      aside_.resize(what_.call.count * element_);
+      reduceRange(0, what_.call.count, {aside_.data()});
       return;
     }
     // Only the owner of a part reads it on any rank, so he may write the result to every rank at once.
@@ -350,6 +362,7 @@ class Run {
   const size_t element_;
   Posting& own_;
   Staging staged_;
+  std::vector<char> aside_; // the result until all have read
   uint64_t link_bytes_ = 0;
   Stage stage_ = Stage::Begin;
   Communicator::Arrival arrival_{};

@@ -39,6 +39,9 @@ class Communicator {
   uint32_t inlineBytes() const {
     return inline_bytes_;
   }
+  const Settings& settings() const {
+    return header().settings;
+  }
   const Peer& peer(uint32_t rank) const {
     return *members_.peers[rank];
   }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/EnvXccl.h"
 #include "runtime/sim/collectives/SharedWord.h"
 
 namespace kunlun::sim {
@@ -67,8 +68,15 @@ struct alignas(64) RankState {
   std::atomic<uint32_t> has_left;
 };
 
+// How the ranks of a communicator work; the first of them decides.
+struct Settings {
+  XcclAlgorithm algorithm;
+  XcclAccumulate accumulate;
+};
+
 struct ControlHeader {
   static constexpr size_t kReasonBytes = 1024;
+  Settings settings; // written before anybody else maps the block
   alignas(64) std::atomic<uint32_t> arrived;
   alignas(64) SharedWord generation;        // barriers that all have arrived at
   alignas(64) std::atomic<uint32_t> broken; // 0 no, 1 the reason is being written, 2 yes

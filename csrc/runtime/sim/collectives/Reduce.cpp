@@ -221,6 +221,10 @@ void reduceBlock(
     if (rank != 0) {
       combine(accumulator, accumulator, plan.load != nullptr || scales ? converted : input, n);
     }
+    if (what.rounds_each && plan.store != nullptr && plan.accumulator != kAccInt64) {
+      plan.store(converted, accumulator, n * plan.parts);
+      plan.load(accumulator, converted, n * plan.parts);
+    }
   }
   if (what.op == KL_REDUCE_AVG) {
     k.divide[plan.accumulator](accumulator, what.nranks, n);
@@ -291,7 +295,7 @@ void reduce(const Reduction& what, void* const* outputs, uint32_t noutputs, uint
   const Plan plan(what.dtype, what.op);
   const bool is_plain =
       plan.load == nullptr && what.op != KL_REDUCE_PREMUL_SUM && what.op != KL_REDUCE_AVG && what.nranks > 1;
-  const bool adds_halves = plan.half_sum != nullptr && what.op == KL_REDUCE_SUM && what.nranks > 1;
+  const bool adds_halves = plan.half_sum != nullptr && what.op == KL_REDUCE_SUM && what.nranks > 1 && !what.rounds_each;
   const auto step = is_plain ? combineBlock : adds_halves ? addHalvesBlock : reduceBlock;
   const uint64_t block = kBlockBytes / plan.accumulator_bytes;
   for (uint64_t start = 0; start < count; start += block) {

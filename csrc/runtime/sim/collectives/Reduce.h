@@ -21,11 +21,12 @@ struct Reduction {
   uint32_t nranks;
   const void* const* inputs; // of each rank, in rank order
   const double* factors;     // of each rank, for PREMUL_SUM
+  bool rounds_each = false;  // what accumulates in a wider type is rounded to its dtype after each rank
 };
 
 // Reduces `count` elements of the inputs, in rank order, and writes the result to each output. An output may be one of
 // the inputs, otherwise they must not overlap. Half types, 8-bit floats and averages of integers accumulate in a wider
-// type and are rounded once. Sums of bool are "or", products "and". MIN and MAX hand NaN on.
+// type and are rounded once, unless told otherwise. Sums of bool are "or", products "and". MIN and MAX hand NaN on.
 void reduce(const Reduction& what, void* const* outputs, uint32_t noutputs, uint64_t count);
 
 // The value of a factor that lies in device memory.

@@ -1,4 +1,5 @@
-// Rendezvous of ranks over a socket of rank 0, which collects every rank's device memory and hands it to all.
+// Rendezvous of ranks over a socket of rank 0, which collects every rank's device memory and hands it to all. Whoever
+// waits here asks the interrupt check now and then, so that a rank that died before it came is noticed.
 #include "runtime/sim/collectives/Rendezvous.h"
 
 #include <fcntl.h>
@@ -82,7 +83,8 @@ Descriptor duplicate(int fd) {
 }
 
 Verdict verdictOf(const kl_error& error) {
-  Verdict verdict{error.code, 0, {}};
+  // Who was interrupted ends the rendezvous of the others, but they were not interrupted.
+  Verdict verdict{error.code == KL_ERROR_INTERRUPTED ? KL_ERROR_RUNTIME : error.code, 0, {}};
   std::memcpy(verdict.text, error.text, sizeof(verdict.text) - 1);
   return verdict;
 }
@@ -121,7 +123,8 @@ class Host {
   Members run() {
     try {
       admitAll();
-      const uint32_t inline_bytes = xcclEnv().buffer_bytes;
+      const XcclEnv env = xcclEnv();
+      const uint32_t inline_bytes = env.buffer_bytes;
       const ControlLayout layout(nranks_, inline_bytes);
       const Descriptor control(memfd_create("kunlun-xccl", MFD_CLOEXEC));
       if (!control.isOpen() || ftruncate(control.get(), static_cast<off_t>(layout.bytes())) != 0) {
@@ -129,6 +132,7 @@ class Host {
       }
       Members members;
       members.control = ControlBlock::open(control.get(), layout);
+      layout.header(members.control->base()).settings = {env.algorithm, env.accumulate};
       introduce(control.get(), inline_bytes);
       for (uint32_t rank = 0; rank < nranks_; ++rank) {
         Guest& guest = guests_[rank];
@@ -159,21 +163,18 @@ class Host {
       for (const auto& [socket, pid] : waiting) {
         entries.push_back({socket.get(), POLLIN, 0});
       }
-      const int ready = poll(entries.data(), entries.size(), millisecondsUntil(deadline_));
+      const int ready = pollUntil(entries.data(), entries.size(), deadline_, "waiting for the ranks of a communicator");
       if (ready == 0) {
         raiseMissing();
       }
-      if (ready < 0 && errno != EINTR) {
-        raise(KL_ERROR_RUNTIME, -1, "cannot wait for the ranks of a communicator: %s", std::strerror(errno));
-      }
-      for (size_t i = entries.size(); ready > 0 && i-- > 1;) {
+      for (size_t i = entries.size(); i-- > 1;) {
         if (entries[i].revents != 0) {
           auto [socket, pid] = std::move(waiting[i - 1]);
           waiting.erase(waiting.begin() + static_cast<ptrdiff_t>(i - 1));
           missing -= admit(std::move(socket), pid) ? 1 : 0;
         }
       }
-      if (ready > 0 && entries[0].revents != 0) {
+      if (entries[0].revents != 0) {
         pid_t pid = 0;
         if (Descriptor socket = acceptFrom(listener_, &pid); socket.isOpen()) {
           waiting.emplace_back(std::move(socket), pid);

@@ -1,22 +1,22 @@
 // Sockets in the abstract name space, credentials, messages with file descriptors.
 #include "runtime/sim/collectives/Socket.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 
+#include "runtime/sim/Interrupt.h"
 #include "runtime/sim/Status.h"
 
 namespace kunlun::sim {
 namespace {
 
 constexpr int kBacklog = 1024;
+constexpr int kSliceMilliseconds = 100; // between two looks at the interrupt check
 constexpr size_t kMaxDescriptors = 250; // the kernel takes 253 in one message
 
 socklen_t fillAddress(sockaddr_un& address, const std::string& name) {
@@ -51,18 +51,9 @@ bool isOwn(const Descriptor& socket, pid_t* peer) {
 }
 
 void await(const Descriptor& socket, short events, Deadline deadline, const char* what) {
-  for (;;) {
-    pollfd entry{socket.get(), events, 0};
-    const int ready = poll(&entry, 1, millisecondsUntil(deadline));
-    if (ready > 0) {
-      return;
-    }
-    if (ready == 0) {
-      raise(KL_ERROR_RUNTIME, -1, "timed out: %s", what);
-    }
-    if (errno != EINTR) {
-      raise(KL_ERROR_RUNTIME, -1, "cannot wait for a peer (%s): %s", what, std::strerror(errno));
-    }
+  pollfd entry{socket.get(), events, 0};
+  if (pollUntil(&entry, 1, deadline, what) == 0) {
+    raise(KL_ERROR_RUNTIME, -1, "timed out: %s", what);
   }
 }
 
@@ -74,10 +65,22 @@ Descriptor::~Descriptor() {
   }
 }
 
-int millisecondsUntil(Deadline deadline) {
-  using std::chrono::milliseconds;
-  const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-  return static_cast<int>(std::clamp<int64_t>(left.count() + 1, 0, INT_MAX));
+int pollUntil(pollfd* entries, size_t count, Deadline deadline, const char* what) {
+  for (;;) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count() + 1;
+    const int slice = static_cast<int>(std::clamp<int64_t>(left, 0, kSliceMilliseconds));
+    const int ready = poll(entries, count, slice);
+    if (ready > 0 || (ready == 0 && left <= kSliceMilliseconds)) {
+      return ready;
+    }
+    if (ready < 0 && errno != EINTR) {
+      raise(KL_ERROR_RUNTIME, -1, "cannot wait for a peer (%s): %s", what, std::strerror(errno));
+    }
+    if (isInterrupted()) {
+      raise(KL_ERROR_INTERRUPTED, -1, "the wait for other ranks was interrupted (%s)", what);
+    }
+  }
 }
 
 Descriptor listenOn(const std::string& name) {

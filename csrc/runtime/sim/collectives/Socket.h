@@ -1,6 +1,7 @@
 // Sockets between the processes of one user on one host, which also carry file descriptors.
 #pragma once
 
+#include <poll.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -35,8 +36,9 @@ class Descriptor {
 };
 
 using Deadline = std::chrono::steady_clock::time_point;
-// For poll(2): 0 when the deadline has passed.
-int millisecondsUntil(Deadline deadline);
+// poll(2) until one of `entries` is ready; 0 when the deadline has passed. Raises KL_ERROR_INTERRUPTED when the
+// interrupt check says so; `what` names the step.
+int pollUntil(pollfd* entries, size_t count, Deadline deadline, const char* what);
 
 // Sockets live in the abstract name space: they have no file, so nothing is left behind by a process that dies.
 // Whoever connects is checked by his credentials; anybody but this user is turned away.

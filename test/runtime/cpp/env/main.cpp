@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "runtime/Env.h"
+#include "runtime/EnvXccl.h"
 
 namespace {
 
@@ -60,6 +61,7 @@ int attempt() {
         e.sim_missing_dtypes,
         static_cast<unsigned long long>(e.sim_copy_speed.value_or(0)),
         static_cast<unsigned long long>(e.sim_link_speed.value_or(0)));
+    kunlun::xcclEnv();
     std::printf("autocompare=%d:%s\n", static_cast<int>(e.autocompare.mode), e.autocompare.directory.c_str());
     std::printf(
         "fallback=%s add.Tensor=%s add.out=%s nonzero=%s\n",
