@@ -42,6 +42,10 @@ std::string memberKey(int rank) {
   return "xccl/member/" + std::to_string(rank);
 }
 
+std::string placeKey(const std::string& place, int rank) {
+  return "xccl/" + place + "/here/" + std::to_string(rank);
+}
+
 std::string listed(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) {
@@ -52,8 +56,12 @@ std::string listed(const std::vector<int>& ranks) {
 
 } // namespace
 
-Members::Members(c10::intrusive_ptr<c10d::Store> store, int rank, int size)
-    : store_(std::move(store)), rank_(rank), size_(size), self_{hostIdentity(), currentProcess()} {
+Members::Members(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::string purpose)
+    : store_(std::move(store)),
+      rank_(rank),
+      size_(size),
+      purpose_(std::move(purpose)),
+      self_{hostIdentity(), currentProcess()} {
   std::ostringstream record;
   record << self_.process.pid << ' ' << self_.process.start << ' ' << self_.host;
   store_->set(memberKey(rank), record.str());
@@ -90,7 +98,7 @@ std::string Members::deaths(const std::vector<int>& ranks) {
 
 void Members::checkAlive(const std::vector<int>& ranks) {
   const std::string dead = deaths(ranks);
-  TORCH_CHECK_WITH(DistBackendError, dead.empty(), dead, " before it joined the communicator");
+  TORCH_CHECK_WITH(DistBackendError, dead.empty(), dead, " before it joined the ", purpose_);
 }
 
 void Members::waitUntil(
@@ -115,7 +123,9 @@ void Members::waitUntil(
         rank_,
         " waited ",
         timeout.count(),
-        " ms for the communicator; ",
+        " ms for the ",
+        purpose_,
+        "; ",
         missing());
     if (interruptPending()) {
       raiseInterrupted();
@@ -124,11 +134,31 @@ void Members::waitUntil(
 }
 
 void Members::meet(const std::string& place, const std::vector<int>& ranks, std::chrono::milliseconds timeout) {
-  const auto key = [&](int rank) { return "xccl/" + place + "/here/" + std::to_string(rank); };
-  store_->set(key(rank_), "here");
+  comeTo(place, ranks, "here", timeout);
+}
+
+std::vector<std::string> Members::exchange(
+    const std::string& place,
+    const std::vector<int>& ranks,
+    const std::string& value,
+    std::chrono::milliseconds timeout) {
+  comeTo(place, ranks, value, timeout);
+  std::vector<std::string> values;
+  for (const int rank : ranks) {
+    values.push_back(rank == rank_ ? value : store_->get_to_str(placeKey(place, rank)));
+  }
+  return values;
+}
+
+void Members::comeTo(
+    const std::string& place,
+    const std::vector<int>& ranks,
+    const std::string& value,
+    std::chrono::milliseconds timeout) {
+  store_->set(placeKey(place, rank_), value);
   std::vector<int> missing = ranks;
   const auto all_here = [&] {
-    std::erase_if(missing, [&](int rank) { return rank == rank_ || store_->check({key(rank)}); });
+    std::erase_if(missing, [&](int rank) { return rank == rank_ || store_->check({placeKey(place, rank)}); });
     return missing.empty();
   };
   waitUntil(all_here, ranks, timeout, [&] { return "ranks of the group that have not come: " + listed(missing); });
@@ -142,6 +172,12 @@ void Members::await(const std::string& key, const std::vector<int>& ranks, std::
       [&] {
         return c10::str("rank ", ranks.front(), ", the first of it, has not put its id into the store (", key, ")");
       });
+}
+
+ProcessId Members::processOf(int rank) {
+  const Member* member = find(rank);
+  TORCH_CHECK_WITH(DistBackendError, member != nullptr, "rank ", rank, " has not published itself in the store");
+  return member->process;
 }
 
 std::vector<int> Members::hostsOf(const std::vector<int>& ranks) {

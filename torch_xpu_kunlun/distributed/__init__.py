@@ -17,6 +17,8 @@ DEVICE = "kunlun"
 NAME = "xccl"
 ALIAS = "bkcl"
 
+_libraries: list[torch.library.Library] = []  # what one implements goes with it
+
 
 def dump_flight_recorder(include_stacks: bool = True, only_active: bool = False) -> bytes:
     """The last operations of all XCCL groups of this process, pickled.
@@ -123,6 +125,36 @@ def _refuse_for_kunlun(c10d) -> None:
     c10d.BackendConfig.__init__ = __init__
 
 
+# Of the operators of symmetric memory, those that torch writes in Python, and only for CUDA.
+_SYMMETRIC_MEMORY = (
+    "_low_contention_all_gather",
+    "_low_contention_reduce_scatter",
+    "fused_all_gather_matmul",
+    "fused_all_gather_scaled_matmul",
+    "fused_matmul_reduce_scatter",
+    "fused_scaled_matmul_reduce_scatter",
+    "get_remote_tensors",
+)
+
+
+def _implement_symmetric_memory() -> torch.library.Library:
+    """torch defines these operators when somebody imports its module; theirs is imported with the first call."""
+
+    def calling(name: str):
+        def call(*args, **kwargs):
+            from torch_xpu_kunlun.distributed import symmetric_memory
+
+            with torch.no_grad():  # as for CUDA, there is no derivative
+                return getattr(symmetric_memory, name)(*args, **kwargs)
+
+        return call
+
+    library = torch.library.Library("symm_mem", "IMPL")
+    for name in _SYMMETRIC_MEMORY:
+        library.impl(name, calling(name), "PrivateUse1")
+    return library
+
+
 def register() -> None:
     """Called once, by the import of the package. Starts nothing."""
     if not torch.distributed.is_available():
@@ -137,3 +169,4 @@ def register() -> None:
         _install_as_built_in(c10d)
     _install_default_timeout(c10d)
     backend.register_backend(ALIAS, _create, extended_api=True, devices=[DEVICE])
+    _libraries.append(_implement_symmetric_memory())

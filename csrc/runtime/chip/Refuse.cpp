@@ -154,6 +154,8 @@ void completeTable(kl_runtime_table& table, const char* driver) {
   any |= KUNLUN_FILL(memory_map, "expandable segments");
   any |= KUNLUN_FILL(memory_unmap, "expandable segments");
   any |= KUNLUN_FILL(stream_device, "way to tell streams from other addresses");
+  any |= KUNLUN_FILL(stream_write_value32, "words of memory that streams write for each other");
+  any |= KUNLUN_FILL(stream_wait_value32, "words of memory that streams wait for");
   if (any || table.last_error == nullptr) {
     driver_last_error = table.last_error;
     table.last_error = lastError;

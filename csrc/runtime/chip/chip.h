@@ -142,6 +142,21 @@ typedef kl_result (*kl_host_fn)(void* arg, const kl_error* error, kl_error* resu
  */
 typedef int32_t (*kl_interrupt_check)(void);
 
+enum { KL_WAIT_REPLACE = 1u << 0 }; /* kl_wait.flags */
+
+/* A wait of a stream for a word of memory. The writer is the process that is to bring the value about, 0 if it is not
+ * known: once it has ended, the wait may fail. Its start is in clock ticks since the boot, because numbers of processes
+ * are used again. */
+typedef struct kl_wait {
+  uint32_t value; /* that the word must have */
+  uint32_t flags; /* KL_WAIT_REPLACE: in the same step the word gets `replacement` */
+  uint32_t replacement;
+  int32_t writer_pid;
+  uint64_t writer_start;
+  uint64_t timeout_ms; /* from when the stream has come to the wait; 0: none */
+  const char* what;    /* who waits for whom, for the error; copied; may be NULL */
+} kl_wait;
+
 typedef struct kl_runtime_table {
   kl_table_header header;
 
@@ -225,6 +240,14 @@ typedef struct kl_runtime_table {
   /* The device of a stream that came from elsewhere. KL_ERROR_VALUE: `stream` is none of this driver's, which must be
    * found out without following the pointer. NULL: cannot be told. */
   kl_result (*stream_device)(kl_stream stream, int32_t* out);
+
+  /* Words of 32 bits by which streams wait for each other, across devices and processes: aligned, in device memory of
+   * this process or in memory that it has opened from a handle. What a stream has written before it writes the word,
+   * who waited for the word sees. A wait that fails (its time is over, the writer has ended) is a failure of enqueued
+   * work and leaves the word alone. It holds up its stream and nothing else, ends with the reset of the device, and
+   * finds out sooner or later what ordinary work, on whichever device, has written to the word. */
+  kl_result (*stream_write_value32)(kl_stream stream, void* address, uint32_t value);
+  kl_result (*stream_wait_value32)(kl_stream stream, void* address, const kl_wait* wait);
 } kl_runtime_table;
 
 /* ---- operators -------------------------------------------------------- */

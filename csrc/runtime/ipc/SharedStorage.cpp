@@ -12,6 +12,7 @@
 
 #include <c10/core/StorageImpl.h>
 
+#include "runtime/AfterWork.h"
 #include "runtime/Device.h"
 #include "runtime/Error.h"
 #include "runtime/Stream.h"
@@ -40,13 +41,12 @@ Loans& loans() {
   return *value;
 }
 
-// A borrowed storage: the context of its DataPtr.
+// Borrowed memory: the context of its DataPtr.
 struct Borrowed {
-  void* memory; // the allocation, as the driver has opened it
-  c10::DeviceIndex device;
+  void* memory;            // the allocation, as the driver has opened it
+  c10::DeviceIndex device; // whose streams may use it
   Ticket ticket;
   std::shared_ptr<TicketTable> table;
-  std::atomic<size_t> pending{0}; // streams that may still use it
 };
 
 // What tells borrowed storages apart: the handle of the allocation, the offset in it and the size.
@@ -82,16 +82,8 @@ void finish(Borrowed* borrowed) {
   delete borrowed;
 }
 
-kl_result streamHasPassed(void* arg, const kl_error*, kl_error*) {
-  auto* borrowed = static_cast<Borrowed*>(arg);
-  if (borrowed->pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    finish(borrowed);
-  }
-  return KL_SUCCESS;
-}
-
 // Gives the memory back once every stream of the device has done what it was given so far: work that still reads it may
-// be on any of them. A host call happens even behind a failure.
+// be on any of them.
 void release(void* context) {
   auto* borrowed = static_cast<Borrowed*>(context);
   if (!checkUsable()) {
@@ -102,15 +94,7 @@ void release(void* context) {
     }
     return;
   }
-  const auto streams = busyStreams(borrowed->device);
-  borrowed->pending.store(streams.size() + 1, std::memory_order_relaxed);
-  for (const kl_stream stream : streams) {
-    if (chip::runtime().launch_host(stream, "ipc_release", &streamHasPassed, borrowed) != KL_SUCCESS) {
-      chip::runtime().stream_synchronize(stream); // whatever it reports, it is not at work any more
-      streamHasPassed(borrowed, nullptr, nullptr);
-    }
-  }
-  streamHasPassed(borrowed, nullptr, nullptr);
+  callAfterWork(borrowed->device, "ipc_release", [borrowed] { finish(borrowed); });
 }
 
 // How many streams of a device have not yet come to where they were when somebody began to wait. Shared by the waiter
@@ -181,6 +165,23 @@ c10::DeviceIndex deviceOf(int32_t physical_id) {
       ", which this process does not see; look at KUNLUN_VISIBLE_DEVICES");
 }
 
+// Takes the loan and opens the memory on `device`, for use by the streams of `user`.
+c10::DataPtr
+take(const SharedStorage& shared, c10::DeviceIndex device, c10::DeviceIndex user, std::shared_ptr<TicketTable> table) {
+  TORCH_CHECK(
+      table->take(shared.ticket),
+      "this kunlun tensor has been received already; it must be sent once for each process that is to have it");
+  void* memory = nullptr;
+  if (const kl_result result = chip::runtime().ipc_open_handle(device, shared.memory.data(), &memory);
+      result != KL_SUCCESS) {
+    table->giveBack(shared.ticket);
+    check(result, "ipc_open_handle");
+  }
+  auto* borrowed = new Borrowed{memory, user, shared.ticket, std::move(table)};
+  return {
+      static_cast<char*>(memory) + shared.offset, borrowed, &release, c10::Device(c10::DeviceType::PrivateUse1, user)};
+}
+
 // The storage itself, if it was this process that lent it.
 c10::Storage ownLoan(const Ticket& ticket) {
   auto& all = loans();
@@ -197,7 +198,7 @@ c10::Storage ownLoan(const Ticket& ticket) {
 
 } // namespace
 
-SharedStorage lend(const c10::Storage& storage) {
+SharedStorage lend(const c10::Storage& storage, Contents contents) {
   lazyInit();
   collect();
   TORCH_CHECK_VALUE(
@@ -221,7 +222,9 @@ SharedStorage lend(const c10::Storage& storage) {
   shared.offset = static_cast<uint64_t>(static_cast<const char*>(storage.data()) - static_cast<char*>(info.base));
   shared.bytes = storage.nbytes();
   shared.physical_id = deviceProperties(device).physical_id;
-  awaitStreams(device);
+  if (contents == Contents::Finished) {
+    awaitStreams(device);
+  }
 
   auto& all = loans();
   std::lock_guard<std::mutex> lock(all.mutex);
@@ -252,26 +255,17 @@ c10::Storage borrow(const SharedStorage& shared) {
     }
     known.by_key.erase(found);
   }
-  TORCH_CHECK(
-      table->take(shared.ticket),
-      "this kunlun tensor has been received already; it must be sent once for each process that is to have it");
-  void* memory = nullptr;
-  if (const kl_result result = chip::runtime().ipc_open_handle(device, shared.memory.data(), &memory);
-      result != KL_SUCCESS) {
-    table->giveBack(shared.ticket);
-    check(result, "ipc_open_handle");
-  }
-  auto* borrowed = new Borrowed{memory, device, shared.ticket, std::move(table)};
-  c10::DataPtr data(
-      static_cast<char*>(memory) + shared.offset,
-      borrowed,
-      &release,
-      c10::Device(c10::DeviceType::PrivateUse1, device));
+  c10::DataPtr data = take(shared, device, device, std::move(table));
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), shared.bytes, std::move(data), /*allocator=*/nullptr, /*resizable=*/false);
   std::erase_if(known.by_key, [](const auto& entry) { return entry.second.expired(); });
   known.by_key.emplace(key, c10::weak_intrusive_ptr<c10::StorageImpl>(storage));
   return c10::Storage(std::move(storage));
+}
+
+c10::DataPtr borrowFor(c10::DeviceIndex user, const SharedStorage& shared) {
+  lazyInit();
+  return take(shared, deviceOf(shared.physical_id), user, translated([&] { return TicketTable::of(shared.ticket); }));
 }
 
 bool collect(bool look_for_dead) {

@@ -19,14 +19,21 @@ struct SharedStorage {
   Ticket ticket;
 };
 
-// Lends the storage to one other process. It waits for the work of the current stream, keeps the storage alive until
-// the borrower has let go of it or has died, and makes it impossible to resize. Raises for storages that are borrowed
-// themselves, and for memory that does not come from the driver.
-SharedStorage lend(const c10::Storage& storage);
+// Whether the borrower may read what the work enqueued so far writes, or knows by other means when to.
+enum class Contents { Finished, AsTheyCome };
+
+// Lends the storage to one other process. It waits for the work of the device if the contents are to be finished, keeps
+// the storage alive until the borrower has let go of it or has died, and makes it impossible to resize. Raises for
+// storages that are borrowed themselves, and for memory that does not come from the driver.
+SharedStorage lend(const c10::Storage& storage, Contents contents = Contents::Finished);
 
 // The storage of another process, which stays its owner. Each loan can be taken once; in the lending process itself
 // that gives the very storage. Raises when the lender has ended.
 c10::Storage borrow(const SharedStorage& shared);
+
+// The same memory for the streams of the device `user`, which need not be the one that it lies on. Not for loans of
+// this very process.
+c10::DataPtr borrowFor(c10::DeviceIndex user, const SharedStorage& shared);
 
 // Lets go of lent storages that nobody borrows any more; returns whether there were any. Borrowers that have died are
 // looked for if `look_for_dead`, and otherwise once a second at most.

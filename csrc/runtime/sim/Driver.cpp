@@ -56,6 +56,8 @@ constexpr kl_runtime_table kRuntime = {
     .memory_map = entries::memoryMap,
     .memory_unmap = entries::memoryUnmap,
     .stream_device = entries::streamDevice,
+    .stream_write_value32 = entries::streamWriteValue32,
+    .stream_wait_value32 = entries::streamWaitValue32,
 };
 
 } // namespace

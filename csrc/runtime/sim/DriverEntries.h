@@ -69,6 +69,8 @@ kl_result streamSynchronize(kl_stream handle);
 kl_result streamSequence(kl_stream handle, uint64_t* out);
 kl_result streamWaitEvent(kl_stream handle, kl_event event);
 kl_result streamDevice(kl_stream handle, int32_t* out);
+kl_result streamWriteValue32(kl_stream handle, void* address, uint32_t value);
+kl_result streamWaitValue32(kl_stream handle, void* address, const kl_wait* wait);
 kl_result launchHost(kl_stream handle, const char* name, kl_host_fn fn, void* arg);
 kl_result tryHost(kl_stream handle, const char* name, kl_host_fn fn, void* arg);
 

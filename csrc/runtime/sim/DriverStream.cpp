@@ -4,6 +4,7 @@
 #include "runtime/sim/Event.h"
 #include "runtime/sim/Status.h"
 #include "runtime/sim/Stream.h"
+#include "runtime/sim/Word.h"
 
 namespace kunlun::sim::entries {
 
@@ -75,6 +76,17 @@ kl_result streamDevice(kl_stream handle, int32_t* out) {
       }
     }
     raise(KL_ERROR_VALUE, -1, "%p is not a stream of the simulated chip", static_cast<void*>(handle));
+  });
+}
+
+kl_result streamWriteValue32(kl_stream handle, void* address, uint32_t value) {
+  return entry("stream_write_value32", [&] { return writeWord(address, value, streamOf(handle)); });
+}
+
+kl_result streamWaitValue32(kl_stream handle, void* address, const kl_wait* wait) {
+  return entry("stream_wait_value32", [&] {
+    require(wait, "the wait");
+    return waitForWord(address, *wait, streamOf(handle));
   });
 }
 

@@ -101,6 +101,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Stops the stream until `progress` has reached `target` or the deadline (as in Progress::waitFor) has come, holding
   // no lock and no core. Cancelled when the device is reset or the process exits.
   Progress::Waited pause(Progress& progress, uint64_t target, int64_t deadline);
+  // Whether an item that waits by other means than pause() is to give up, because the device is reset or poisoned or
+  // the process exits. What it returns then makes no difference.
+  bool isGivenUp() const {
+    return interrupted_.load(std::memory_order_relaxed) || (state_.load(std::memory_order_acquire) & kPoisoned) != 0;
+  }
   // Whether the running item may go on: its caller still waits for it.
   bool claim();
 

@@ -320,6 +320,8 @@ constexpr kl_runtime_table kRuntime = {
     .memory_map = nullptr,
     .memory_unmap = nullptr,
     .stream_device = streamDevice,
+    .stream_write_value32 = nullptr,
+    .stream_wait_value32 = nullptr,
 };
 
 } // namespace
