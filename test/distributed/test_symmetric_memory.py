@@ -527,3 +527,28 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("size", [2, 3])
 def test_products_that_overlap_with_their_exchange(check, size):
     check(ASYNC_TP, size)
+
+
+def test_scaled_products(check):
+    check(
+        """
+start()
+name = dist.group.WORLD.group_name
+ops = torch.ops.symm_mem
+torch.manual_seed(0)
+a, b = torch.randn(32, 64).to(torch.float8_e4m3fn), torch.randn(16, 64).to(torch.float8_e4m3fn).t()
+one = torch.tensor(1.0, device="kunlun")
+expected = a.float() @ b.float()
+shard = a.chunk(size)[rank].contiguous().kunlun()
+whole, (product,) = ops.fused_all_gather_scaled_matmul(
+    shard, [b.kunlun()], one, [one], 0, name, [None], [None], [torch.bfloat16], [False]
+)
+assert torch.equal(whole.cpu().float(), a.float())
+torch.testing.assert_close(product.cpu().float(), expected, rtol=0.01, atol=0.01)
+part = ops.fused_scaled_matmul_reduce_scatter(
+    a.kunlun(), b.kunlun(), one, one, "sum", 0, 0, name, [32, 16], None, None, torch.bfloat16
+)
+torch.testing.assert_close(part.cpu().float(), size * expected.chunk(size)[rank], rtol=0.01, atol=0.01)
+dist.destroy_process_group()
+"""
+    )
