@@ -105,8 +105,13 @@ ProcessGroupXCCL::connectOnHost(c10::DeviceIndex device, const std::string& key,
   }
   // A rank that dies while the others wait for it ends their wait.
   const InterruptScope watch([&] { members_->checkAlive(ranks); });
-  return std::make_shared<ChipCommunicator>(
-      device, rank, static_cast<int>(ranks.size()), id, options_->timeout, options_->is_high_priority_stream);
+  try {
+    return std::make_shared<ChipCommunicator>(
+        device, rank, static_cast<int>(ranks.size()), id, options_->timeout, options_->is_high_priority_stream);
+  } catch (const c10::Error&) {
+    members_->checkAlive(ranks); // says more than what the chip saw of it: a lost connection
+    throw;
+  }
 }
 
 void ProcessGroupXCCL::eagerConnectSingleDevice(at::Device device) {
