@@ -4,67 +4,17 @@ import importlib.util
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from common_leftovers import SHARED_MEMORY, descendants, in_use, segments, until
 from common_rates import pytest_addoption, pytest_configure  # noqa: F401 - hooks: the table of rates
 
 # Results of some CPU kernels (Fourier transforms, sums) depend on the number of threads. One thread on both sides
 # makes the comparison exact; test/aten/test_threads.py covers several. Before torch is imported, and for children too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-SHARED_MEMORY = Path("/dev/shm")
-GRACE_SECONDS = 10
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
-
-
-def descendants() -> dict[int, str]:
-    """Living descendants of this process: id and command name."""
-    children, names = {}, {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            head, _, tail = (entry / "stat").read_text().rpartition(")")
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended between the listing and the reading
-        state, parent = tail.split()[:2]
-        children.setdefault(int(parent), []).append(int(entry.name))
-        if state != "Z":
-            names[int(entry.name)] = head.partition("(")[2]
-    found, waiting = set(), [os.getpid()]
-    while waiting:
-        next_ones = children.get(waiting.pop(), [])
-        found.update(next_ones)
-        waiting += next_ones
-    return {pid: names[pid] for pid in found & names.keys()}
-
-
-def segments() -> set[str]:
-    """Names in /dev/shm that belong to this user."""
-    found = set()
-    for path in SHARED_MEMORY.iterdir():
-        try:
-            if path.stat().st_uid == os.getuid():
-                found.add(path.name)
-        except FileNotFoundError:
-            continue
-    return found
-
-
-def in_use(names: set[str], ours: set[int] | None = None) -> set[str]:
-    """Those of `names` that some living process has mapped; with `ours`, a process that is not among these."""
-    used = set()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or (ours is not None and int(entry.name) in ours):
-            continue
-        try:
-            maps = (entry / "maps").read_text()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        used |= {name for name in names if f"{SHARED_MEMORY}/{name}" in maps}
-    return used
 
 
 # Tests of an inference engine's plug-in run where that engine is installed: in an environment of its own.
@@ -127,9 +77,8 @@ def nothing_is_left_behind():
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before = descendants()
     yield
-    deadline = time.monotonic() + GRACE_SECONDS
-    while (left := leftovers(before)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: not leftovers(before))
+    left = leftovers(before)
     assert not left, "the tests left behind: " + ", ".join(left)
 
 

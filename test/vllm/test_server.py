@@ -1,48 +1,22 @@
 # `vllm serve` with the openai client: right answers, right status codes, and a server that is alive after each.
 import asyncio
-import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 
 import httpx
 import openai
 import pytest
-
-START_SECONDS = 300
+from common_vllm import Server, unexpected_tracebacks
 
 
 @pytest.fixture(scope="module")
 def server(model, tmp_path_factory):
-    """The address of a server that nothing but its model's name was told; it ends by SIGINT."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path_factory.mktemp("server") / "log.txt"
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model, "--port", str(port)]
-    command += ["--dtype", "float32", "--max-model-len", "128", "--gpu-memory-utilization", "0.2"]
-    command += ["--max-num-batched-tokens", "256", "--max-num-seqs", "32"]
-    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            command, env=environment, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not alive(address):
-            assert process.poll() is None, log.read_text()[-4000:]
-            assert time.monotonic() < deadline, log.read_text()[-4000:]
-            time.sleep(0.5)
-        yield address
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    """The address of a server. It ends by SIGTERM, in order."""
+    with Server(model, tmp_path_factory.mktemp("server") / "log.txt") as server:
+        server.wait()
+        yield server.address
+        assert server.end(signal.SIGTERM) == 0
+    assert unexpected_tracebacks(server.log.read_text()) == []
 
 
 def alive(address: str) -> bool:

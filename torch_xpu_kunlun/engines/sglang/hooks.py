@@ -88,6 +88,7 @@ HOOKS = (
         leftovers.remember_load_file,
         HookType.AFTER,
     ),
+    ("sglang.srt.entrypoints.engine.Engine._launch_subprocesses", leftovers.unlink_load_file, HookType.AFTER),
     ("sglang.srt.entrypoints.engine.Engine.shutdown", leftovers.remove_load_files, HookType.AFTER),
     (
         "sglang.srt.distributed.device_communicators.shm_broadcast.MessageQueue.wait_until_ready",

@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from sglang.srt.managers.load_snapshot import ShmLoadSnapshotReader
+
 _files: set[Path] = set()
 
 
@@ -23,6 +25,18 @@ def remove_load_files(*args: Any, **kwargs: Any) -> None:
     """Hook and at exit: removes these files; the schedulers are gone."""
     while _files:
         _files.pop().unlink(missing_ok=True)
+
+
+def unlink_load_file(result: tuple, *args: Any, **kwargs: Any) -> None:
+    """Hook: after the start, one scheduler and one reader have this file open, so its name can go.
+
+    With several schedulers or readers nobody knows whether all have it, and it is removed at the end.
+    """
+    reader = getattr(result[0], "load_snapshot_reader", None)
+    if isinstance(reader, ShmLoadSnapshotReader) and reader.dp_size == 1 and reader.read(0) is not None:
+        path = Path(reader.path)
+        path.unlink(missing_ok=True)
+        _files.discard(path)
 
 
 def unlink_queue(result: Any, queue: Any, *args: Any, **kwargs: Any) -> None:
