@@ -3,6 +3,7 @@
 import pytest
 from common_process import forking_server, run_new_python_fixture  # noqa: F401
 from common_ranks import Ranks
+from common_symmetric import check_symmetric, run_symmetric  # noqa: F401
 
 
 @pytest.fixture(scope="module")

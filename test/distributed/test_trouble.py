@@ -180,37 +180,17 @@ def test_a_rank_that_never_connects(check_ranks):
     assert "rank 0 waited 2000 ms for the communicator; ranks of the group that have not come: 1" in ranks[0].out
 
 
-def test_a_rank_that_is_killed_before_it_connects(run_ranks):
-    ranks = run_ranks(
-        """
-        start(seconds=60)
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        begin = time.monotonic()
-        try:
-            dist.all_reduce(torch.ones(10, device="kunlun"))
-        except RuntimeError as error:
-            print(time.monotonic() - begin, error)
-        """,
-        size=3,
-    )
-    assert [rank.code for rank in ranks] == [0, -9, 0], ranks
-    for rank in (ranks[0], ranks[2]):
-        seconds, _, text = rank.out.partition(" ")
-        assert float(seconds) < 5
-        assert "rank 1 of 3 (process " in text
-        assert "has died before it joined the communicator" in text
-
-
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_a_rank_that_is_killed_while_the_chip_connects(run_ranks, victim):
-    # It has met the others in the store, and dies before it asks the chip for the communicator.
+@pytest.mark.parametrize("has_met", [False, True], ids=["before it comes", "while the chip connects"])
+def test_a_rank_that_is_killed_before_it_is_connected(run_ranks, victim, has_met):
+    # Who has met the others in the store dies before it asks the chip for the communicator.
     ranks = run_ranks(
         f"""
         start(seconds=60)
         if rank == {victim}:
             of_group = dist.distributed_c10d._world.pg_map[dist.group.WORLD][1]
-            dist.PrefixStore("kunlun/", of_group).set("xccl/group/0/here/{victim}", "here")
+            if {has_met}:
+                dist.PrefixStore("kunlun/", of_group).set("xccl/group/0/here/{victim}", "here")
             os.kill(os.getpid(), signal.SIGKILL)
         begin = time.monotonic()
         try:
