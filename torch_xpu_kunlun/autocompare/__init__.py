@@ -182,10 +182,12 @@ def _describe(values: Any) -> str:
 _installed: list[_Comparison] = []  # at most one
 
 
-def _overload(qualified: str) -> OpOverload:
+def _overload(qualified: str) -> OpOverload | None:
+    """None for an operator that has kernels and is not declared: torch declares some in modules that are imported late,
+    those over symmetric memory, which have nothing to be compared with."""
     namespace, _, name = qualified.partition("::")
     name, _, overload = name.partition(".")
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    return getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
 
 
 def install(folder: str, raises: bool = True) -> None:
