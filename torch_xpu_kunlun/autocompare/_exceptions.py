@@ -43,6 +43,8 @@ def reason_not_to_compare(op: OpOverload) -> str | None:
     name = op._schema.name.partition("::")[2]
     if name in REASONS:
         return REASONS[name]
+    if op.namespace == "symm_mem":
+        return "it works with the memory of several processes"
     if torch.Tag.nondeterministic_seeded in op.tags and name not in DROPOUT:
         return "the result is random"
     if is_view(op):
