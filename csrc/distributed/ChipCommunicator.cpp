@@ -1,6 +1,9 @@
 // Calls of the chip's collectives table.
 #include "distributed/ChipCommunicator.h"
 
+#include <cstdio>
+
+#include "runtime/Env.h"
 #include "runtime/Error.h"
 #include "runtime/chip/Loader.h"
 #include "runtime/frame/DTypes.h"
@@ -9,8 +12,9 @@ namespace kunlun::distributed {
 
 using frame::toChipDtype;
 
-const kl_collectives& collectives() {
-  lazyInit();
+namespace {
+
+const kl_collectives& tableOrRaise() {
   const auto* table = reinterpret_cast<const kl_collectives*>(chip::collectives());
   TORCH_CHECK_NOT_IMPLEMENTED(
       table != nullptr,
@@ -18,6 +22,19 @@ const kl_collectives& collectives() {
       chip::chipSource(),
       " has no collectives; use the process group gloo on CPU tensors, or a driver that has them");
   return *table;
+}
+
+} // namespace
+
+const kl_collectives& collectives() {
+  lazyInit();
+  return tableOrRaise();
+}
+
+void checkCollectivesAvailable() {
+  if (const auto available = tableOrRaise().available) {
+    check(available(), "available");
+  }
 }
 
 void refuseOperation(const char* operation) {
@@ -50,8 +67,13 @@ ChipCommunicator::~ChipCommunicator() {
 }
 
 void ChipCommunicator::abort(const std::string& reason) noexcept {
-  if (checkUsable() && collectives().comm_abort != nullptr) {
-    collectives().comm_abort(handle_, reason.c_str());
+  if (!checkUsable() || collectives().comm_abort == nullptr ||
+      collectives().comm_abort(handle_, reason.c_str()) == KL_SUCCESS) {
+    return;
+  }
+  kl_error error{};
+  if (env().log_level >= LogLevel::Warn && chip::runtime().last_error(&error) == KL_SUCCESS) {
+    std::fprintf(stderr, "kunlun: a communicator could not be aborted: %s\n", error.text);
   }
 }
 

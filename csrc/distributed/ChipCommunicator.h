@@ -10,6 +10,9 @@ namespace kunlun::distributed {
 // The chip's collectives, or an error that names the driver and what to do.
 const kl_collectives& collectives();
 
+// Raises if the chip has none, or lacks a library for them. Starts no device.
+void checkCollectivesAvailable();
+
 [[noreturn]] void refuseOperation(const char* operation);
 
 // An entry of the table; a driver without it gets an error that names the operation.

@@ -9,6 +9,7 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "distributed/ChipCommunicator.h"
 #include "distributed/FlightRecorder.h"
 #include "distributed/Watchdog.h"
 #include "runtime/Env.h"
@@ -44,6 +45,7 @@ ProcessGroupXCCL::ProcessGroupXCCL(
       is_timed_(xcclEnv().timing),
       members_(std::make_shared<Members>(store_, rank, size)) {
   TORCH_CHECK_VALUE(rank >= 0 && rank < size, "rank ", rank, " of ", size, " ranks does not exist");
+  checkCollectivesAvailable(); // here and not at the first operation, where ranks already wait for each other
   init();
   watchdog::add(this);
 }
@@ -178,7 +180,7 @@ c10::intrusive_ptr<Work> ProcessGroupXCCL::begin(
     work->end_.block(stream);
   }
   if (work->is_timed_) {
-    work->completion_->markStart(stream.handle());
+    work->completion_->markStart(stream);
   }
   return work;
 }
@@ -189,7 +191,7 @@ void ProcessGroupXCCL::finish(const c10::intrusive_ptr<Work>& work) {
     work->recordFunctionEndCallback_();
     work->recordFunctionEndCallback_ = nullptr;
   }
-  work->completion_->markEnd(work->stream_.handle());
+  work->completion_->markEnd(work->stream_, work->communicators_);
   if (work->is_async_) {
     work->end_.record(work->stream_);
   }

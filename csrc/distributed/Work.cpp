@@ -63,6 +63,8 @@ void Work::blockCurrentStream() {
 bool Work::wait(std::chrono::milliseconds timeout) {
   if (is_barrier_ || blocks_ || timeout != kNoTimeout) {
     finishWaiting(timeout == kNoTimeout || timeout == c10d::kUnsetTimeout ? timeout_ : timeout);
+  } else if (completion_->isOnlyOneToTell() && isDone() && !isSuccess()) {
+    std::rethrow_exception(exception());
   }
   synchronize();
   return true;

@@ -28,7 +28,7 @@ c10::List<c10::IValue> listOf(const std::vector<std::vector<int64_t>>& sizes) {
 }
 
 // The recorder's states, in the order of an operation's life.
-const char* stateOf(const Completion& completion) {
+const char* stateOf(Completion& completion) {
   return completion.isSuccess() ? "completed" : completion.hasStarted() ? "started" : "scheduled";
 }
 

@@ -5,6 +5,10 @@
 // stream is done as late as possible: when somebody waits for it, one item each time an event is queried. Every call
 // under a wrong device, every use of an event that is still pending and every overlong copy of pinned memory is a
 // failure.
+//
+// Built with VENDOR_WORKS_AT_ONCE, each stream has a thread that does its work, as a card would; the stand-in for the
+// library of collectives (vendor_collectives.cpp) needs that, because its work waits for other processes.
+#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -24,6 +29,7 @@ constexpr int kNoMemory = 705;
 constexpr int kInvalidParameter = 707;
 constexpr int kKernelException = 714;
 constexpr int kTooLarge = -999; // as observed for one large copy of pinned memory
+constexpr uint64_t kAlignment = 4096;
 constexpr uint64_t kMemory = uint64_t{256} << 20;
 constexpr uint64_t kLargestPinnedCopy = uint64_t{1} << 20;
 
@@ -33,11 +39,22 @@ struct Event {
   uint64_t happened = 0; // recordings that were passed
 };
 
+struct Item {
+  std::function<int()> work;
+  Event* awaited = nullptr; // of an item that is a wait
+  uint64_t recording = 0;
+  bool is_long = false; // done without the lock
+};
+
 struct Stream {
+  explicit Stream(int on) : device(on) {}
+
   int device;
-  std::deque<std::function<void()>> work;
-  std::deque<std::pair<Event*, uint64_t>> waits; // of the items that are waits: NULL for the others
+  std::deque<Item> work;
   int failure = 0;
+  bool has_thread = false;
+  bool is_at_work = false;
+  bool has_ended = false;
 };
 
 struct Block {
@@ -45,10 +62,18 @@ struct Block {
   int device; // -1: host
 };
 
-std::recursive_mutex lock; // guards everything below
-std::map<uintptr_t, Block> blocks;
-std::map<Stream*, int> streams;
-std::map<int, std::unique_ptr<Stream>> default_streams;
+#ifdef VENDOR_WORKS_AT_ONCE
+constexpr bool kAtOnce = true;
+#else
+constexpr bool kAtOnce = false;
+#endif
+
+// Never destroyed, because threads may be at work when the process ends.
+std::recursive_mutex& lock = *new std::recursive_mutex; // guards everything below
+std::condition_variable_any& changed = *new std::condition_variable_any;
+std::map<uintptr_t, Block>& blocks = *new std::map<uintptr_t, Block>;
+std::map<Stream*, int>& streams = *new std::map<Stream*, int>;
+std::map<int, std::unique_ptr<Stream>>& default_streams = *new std::map<int, std::unique_ptr<Stream>>;
 uint64_t used[64];
 thread_local int current = 0;
 
@@ -101,23 +126,60 @@ void step(Stream& stream) {
   if (stream.work.empty()) {
     return;
   }
-  const auto [event, recording] = stream.waits.front();
-  if (event != nullptr && event->happened < recording) {
+  const Item item = std::move(stream.work.front());
+  stream.work.pop_front();
+  if (item.awaited != nullptr && item.awaited->happened < item.recording) {
     for (auto& [other, device] : streams) {
-      if (other != &stream && event->happened < recording) {
+      if (other != &stream && item.awaited->happened < item.recording) {
         drain(*other); // somewhere among them is the recording
       }
     }
   }
-  const auto work = std::move(stream.work.front());
-  stream.work.pop_front();
-  stream.waits.pop_front();
-  work();
+  if (const int code = item.work()) {
+    stream.failure = code;
+  }
 }
 
+// Returns when the stream has done everything. The calling thread holds the lock, once.
 void drain(Stream& stream) {
+  if (kAtOnce) {
+    changed.wait(lock, [&] { return stream.work.empty() && !stream.is_at_work; });
+  }
   while (!stream.work.empty()) {
     step(stream);
+  }
+}
+
+// The thread of a stream.
+void work(Stream* stream) {
+  std::unique_lock guard(lock);
+  for (;;) {
+    changed.wait(guard, [&] {
+      if (stream->work.empty()) {
+        return stream->has_ended;
+      }
+      const Item& next = stream->work.front();
+      return next.awaited == nullptr || next.awaited->happened >= next.recording;
+    });
+    if (stream->work.empty()) {
+      delete stream;
+      return;
+    }
+    const Item item = std::move(stream->work.front());
+    stream->work.pop_front();
+    stream->is_at_work = true;
+    if (item.is_long) {
+      guard.unlock();
+    }
+    const int code = item.work();
+    if (item.is_long) {
+      guard.lock();
+    }
+    if (code != 0) {
+      stream->failure = code;
+    }
+    stream->is_at_work = false;
+    changed.notify_all();
   }
 }
 
@@ -127,15 +189,25 @@ Stream* streamOf(void* handle) {
   }
   auto& stream = default_streams[current];
   if (stream == nullptr) {
-    stream = std::make_unique<Stream>(Stream{current, {}, {}, 0});
+    stream = std::make_unique<Stream>(current);
     streams.emplace(stream.get(), current);
   }
   return stream.get();
 }
 
-void push(Stream& stream, std::function<void()> work, Event* event = nullptr, uint64_t recording = 0) {
-  stream.work.push_back(std::move(work));
-  stream.waits.emplace_back(event, recording);
+void push(Stream& stream, Item item) {
+  stream.work.push_back(std::move(item));
+  if (kAtOnce && !std::exchange(stream.has_thread, true)) {
+    std::thread(work, &stream).detach();
+  }
+  changed.notify_all();
+}
+
+void push(Stream& stream, std::function<void()> work) {
+  push(stream, Item{[=] {
+         work();
+         return 0;
+       }});
 }
 
 int checkCopy(void* dst, const void* src, uint64_t bytes, int kind) {
@@ -205,7 +277,7 @@ EXPORT int xpu_malloc(void** out, uint64_t bytes, int) {
   if (used[current] + bytes > kMemory) {
     return -kNoMemory; // the vendor's documentation has negative codes
   }
-  *out = std::malloc(bytes);
+  *out = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   used[current] += bytes;
   blocks[reinterpret_cast<uintptr_t>(*out)] = {bytes, current};
   return 0;
@@ -286,7 +358,7 @@ EXPORT int xpu_memcpy_peer(int dst_device, void* dst, int src_device, const void
 
 EXPORT int xpu_stream_create(void** out) {
   std::lock_guard guard(lock);
-  auto* stream = new Stream{current, {}, {}, 0};
+  auto* stream = new Stream(current);
   streams.emplace(stream, current);
   *out = stream;
   return 0;
@@ -299,7 +371,12 @@ EXPORT int xpu_stream_destroy(void* handle) {
     return kInvalidParameter;
   }
   streams.erase(stream);
-  delete stream;
+  if (stream->has_thread) {
+    stream->has_ended = true;
+    changed.notify_all();
+  } else {
+    delete stream;
+  }
   return 0;
 }
 
@@ -338,8 +415,8 @@ EXPORT int xpu_event_record(void* handle, void* on) {
     return kInvalidParameter;
   }
   for (const auto& [other, device] : streams) {
-    for (const auto& [awaited, recording] : other->waits) {
-      if (awaited == event) {
+    for (const Item& item : other->work) {
+      if (item.awaited == event) {
         return kInvalidParameter;
       }
     }
@@ -352,7 +429,7 @@ EXPORT int xpu_event_record(void* handle, void* on) {
 EXPORT int xpu_stream_wait_event(void* handle, void* awaited) {
   std::lock_guard guard(lock);
   auto* event = static_cast<Event*>(awaited);
-  push(*streamOf(handle), [] {}, event, event->recorded);
+  push(*streamOf(handle), Item{[] { return 0; }, event, event->recorded});
   return 0;
 }
 
@@ -364,7 +441,7 @@ EXPORT int xpu_event_query(void* handle) {
     return 0;
   }
   for (auto& [stream, device] : streams) {
-    if (device == event->device) {
+    if (!kAtOnce && device == event->device) {
       step(*stream);
       break;
     }
@@ -376,6 +453,9 @@ EXPORT int xpu_event_query(void* handle) {
 EXPORT int xpu_event_wait(void* handle) {
   std::lock_guard guard(lock);
   const auto* event = static_cast<Event*>(handle);
+  if (kAtOnce) {
+    changed.wait(lock, [&] { return event->happened == event->recorded; });
+  }
   for (auto& [stream, device] : streams) {
     if (event->happened != event->recorded) {
       drain(*stream);
@@ -390,4 +470,22 @@ EXPORT int fake_kernel_exception(void* handle) {
   auto* stream = static_cast<Stream*>(handle);
   push(*stream, [=] { stream->failure = kKernelException; });
   return 0;
+}
+
+// For the stand-in of the library of collectives: work that waits for other processes, on a stream of the current
+// device. What it returns is the stream's failure.
+EXPORT int fake_launch(void* handle, std::function<int()>* work) {
+  std::lock_guard guard(lock);
+  Stream* stream = streamOf(handle);
+  if (!kAtOnce || stream->device != current) {
+    return kInvalidDevice;
+  }
+  push(*stream, Item{std::move(*work), nullptr, 0, true});
+  return 0;
+}
+
+// Whether these bytes are memory of the current device.
+EXPORT int fake_is_on_device(const void* ptr, uint64_t bytes) {
+  std::lock_guard guard(lock);
+  return onDevice(ptr, bytes, current) ? 1 : 0;
 }

@@ -33,7 +33,7 @@ extern "C" {
  *     KL_ERROR_RUNTIME that says why, and comm_error reports it from then on.
  *   - A NULL entry is an operation the driver does not have.
  */
-#define KL_COMM_ID_BYTES 256
+#define KL_COMM_ID_BYTES 8192
 
 typedef struct kl_comm_id {
   unsigned char bytes[KL_COMM_ID_BYTES];
@@ -168,6 +168,10 @@ typedef struct kl_collectives {
   kl_result (*set_patience)(uint64_t nanoseconds);
 
   uint64_t flags; /* KL_COLLECTIVES_* */
+
+  /* Whether communicators can be made at all: KL_SUCCESS, or an error that says what is missing and what to do, such as
+   * a library that is not installed. Starts no device. NULL: nothing can be missing. */
+  kl_result (*available)(void);
 } kl_collectives;
 
 #ifdef __cplusplus

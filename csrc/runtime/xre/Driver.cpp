@@ -12,6 +12,7 @@
 #include "runtime/xre/Status.h"
 #include "runtime/xre/Stream.h"
 #include "runtime/xre/Xre.h"
+#include "runtime/xre/collectives/Table.h"
 
 #ifndef KUNLUN_VERSION
 #define KUNLUN_VERSION "0.0.0"
@@ -345,7 +346,7 @@ kl_result open(kl_chip* out, kl_error* error) {
       }
       opened = true;
     }
-    *out = {&kRuntime, nullptr, nullptr};
+    *out = {&kRuntime, nullptr, reinterpret_cast<const kl_collectives_table*>(&kCollectives)};
     return KL_SUCCESS;
   } catch (...) {
     const kl_result result = translateException("open");

@@ -342,6 +342,7 @@ const kl_collectives kCollectives = {
     .probe = probeEntry,
     .set_patience = setPatienceEntry,
     .flags = 0,
+    .available = nullptr,
 };
 
 } // namespace kunlun::sim
