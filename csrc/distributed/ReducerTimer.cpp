@@ -2,6 +2,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
+#include "runtime/Device.h"
 #include "runtime/Event.h"
 
 namespace kunlun::distributed {
@@ -9,12 +10,17 @@ namespace kunlun::distributed {
 namespace {
 
 // Device times, by events on the current stream. A difference waits for both of its events, as torch's for CUDA does.
+// Nothing is measured on a chip whose events have no times.
 class ReducerTimer : public c10d::Timer {
  public:
-  explicit ReducerTimer(c10::Device device) : device_(device) {}
+  explicit ReducerTimer(c10::Device device)
+      : device_(device), has_times_(hasCapability(device.index(), KL_CAP_EVENT_TIMING)) {}
 
   void record(Event event) override {
     Timer::record(event); // the host's time
+    if (!has_times_) {
+      return;
+    }
     const c10::DeviceGuard guard(device_);
     markOf(event).record();
   }
@@ -54,6 +60,7 @@ class ReducerTimer : public c10d::Timer {
   }
 
   const c10::Device device_;
+  const bool has_times_;
   kunlun::Event forward_start_{true};
   kunlun::Event backward_compute_start_{true};
   kunlun::Event backward_compute_end_{true};

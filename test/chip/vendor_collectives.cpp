@@ -114,7 +114,8 @@ int carryOut(const std::vector<const Context*>& contexts, std::vector<Message>& 
           m.done += static_cast<size_t>(n);
         } else {
           // What is gone is not looked at again: nobody tells the card.
-          waiting.push_back({n < 0 && errno == EAGAIN ? m.socket : -1, static_cast<short>(m.is_send ? POLLOUT : POLLIN), 0});
+          waiting.push_back(
+              {n < 0 && errno == EAGAIN ? m.socket : -1, static_cast<short>(m.is_send ? POLLOUT : POLLIN), 0});
           break;
         }
         if (!m.is_send && m.done >= sizeof(Header) && std::memcmp(m.data.data(), &m.header, sizeof(Header)) != 0) {
@@ -124,8 +125,16 @@ int carryOut(const std::vector<const Context*>& contexts, std::vector<Message>& 
               stderr,
               "vendor_collectives: kind %u type %u op %u root %u bytes %llu meets kind %u type %u op %u root %u bytes "
               "%llu\n",
-              m.header.kind, m.header.type, m.header.op, m.header.root, static_cast<unsigned long long>(m.header.bytes),
-              got.kind, got.type, got.op, got.root, static_cast<unsigned long long>(got.bytes));
+              m.header.kind,
+              m.header.type,
+              m.header.op,
+              m.header.root,
+              static_cast<unsigned long long>(m.header.bytes),
+              got.kind,
+              got.type,
+              got.op,
+              got.root,
+              static_cast<unsigned long long>(got.bytes));
           return kKernelException;
         }
       }
@@ -167,11 +176,11 @@ void reduceAs(const std::vector<const char*>& from, char* to, size_t count, Op o
       Stored stored;
       std::memcpy(&stored, from[rank] + i * sizeof(Stored), sizeof(Stored));
       const auto value = static_cast<Wide>(load(stored));
-      total = rank == 0          ? value
-          : op == Product        ? static_cast<Wide>(total * value)
-          : op == Min            ? std::min(total, value)
-          : op == Max            ? std::max(total, value)
-                                 : static_cast<Wide>(total + value);
+      total = rank == 0   ? value
+          : op == Product ? static_cast<Wide>(total * value)
+          : op == Min     ? std::min(total, value)
+          : op == Max     ? std::max(total, value)
+                          : static_cast<Wide>(total + value);
     }
     if (op == Average) {
       total = static_cast<Wide>(total / static_cast<Wide>(from.size()));
@@ -211,7 +220,6 @@ int launch(void* stream, std::function<int()> work) {
 bool isMissing(const void* data, size_t bytes) {
   return bytes != 0 && fake_is_on_device(data, bytes) == 0;
 }
-
 
 // ---- groups ---------------------------------------------------------------
 
@@ -357,8 +365,7 @@ EXPORT int bkcl_comm_abort(Context* context) {
 
 // ---- collectives ----------------------------------------------------------
 
-EXPORT int bkcl_all_reduce(
-    Context* c, const void* send, void* recv, size_t count, int type, int op, void* stream) {
+EXPORT int bkcl_all_reduce(Context* c, const void* send, void* recv, size_t count, int type, int op, void* stream) {
   if (!isValid(type, op) || group_depth != 0) {
     return kInvalidArgument;
   }
@@ -389,8 +396,8 @@ EXPORT int bkcl_all_reduce(
   });
 }
 
-EXPORT int bkcl_reduce(
-    Context* c, const void* send, void* recv, size_t count, int type, int op, int root, void* stream) {
+EXPORT int
+bkcl_reduce(Context* c, const void* send, void* recv, size_t count, int type, int op, int root, void* stream) {
   if (!isValid(type, op) || group_depth != 0 || root < 0 || root >= c->nranks) {
     return kInvalidArgument;
   }
@@ -423,8 +430,7 @@ EXPORT int bkcl_reduce(
   });
 }
 
-EXPORT int bkcl_broadcast(
-    Context* c, const void* send, void* recv, size_t count, int type, int root, void* stream) {
+EXPORT int bkcl_broadcast(Context* c, const void* send, void* recv, size_t count, int type, int root, void* stream) {
   if (!isValid(type, 0) || group_depth != 0 || root < 0 || root >= c->nranks) {
     return kInvalidArgument;
   }
@@ -474,8 +480,7 @@ EXPORT int bkcl_all_gather(Context* c, const void* send, size_t count, void* rec
   });
 }
 
-EXPORT int bkcl_reduce_scatter(
-    Context* c, const void* send, void* recv, size_t count, int type, int op, void* stream) {
+EXPORT int bkcl_reduce_scatter(Context* c, const void* send, void* recv, size_t count, int type, int op, void* stream) {
   if (!isValid(type, op) || group_depth != 0) {
     return kInvalidArgument;
   }

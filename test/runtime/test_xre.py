@@ -5,17 +5,20 @@ import subprocess
 
 import pytest
 
-SOURCE = pathlib.Path(__file__).parents[1] / "chip" / "vendor_runtime.cpp"
+CHIP = pathlib.Path(__file__).parents[1] / "chip"
 
 
 @pytest.fixture(scope="session")
 def vendor(tmp_path_factory):
-    """A function that gives the folder of the stand-in library."""
+    """A function that gives the folder of the stand-in libraries."""
 
     def build(*flags):
         folder = tmp_path_factory.mktemp("vendor")
-        command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags, str(SOURCE)]
-        subprocess.run([*command, "-o", str(folder / "libxpurt.so")], check=True)
+        command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags]
+        libraries = [("vendor_runtime", "libxpurt.so", []), ("vendor_collectives", "libbkcl.so", ["-lxpurt"])]
+        for source, library, needs in libraries:
+            file = str(CHIP / f"{source}.cpp")
+            subprocess.run([*command, file, "-o", str(folder / library), f"-L{folder}", *needs], check=True)
         return str(folder)
 
     return build

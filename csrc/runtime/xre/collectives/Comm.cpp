@@ -141,7 +141,8 @@ Carried Comm::carriedForMove(int32_t dtype) const {
   raise(
       KL_ERROR_NOT_IMPLEMENTED,
       device_,
-      "elements of %llu bytes cannot be sent: the vendor's library of collectives did not do what it should with number "
+      "elements of %llu bytes cannot be sent: the vendor's library of collectives did not do what it should with "
+      "number "
       "%d for %s when that was tried; the numbers are in csrc/runtime/xre/collectives/Bkcl.h",
       static_cast<unsigned long long>(bytes),
       natural.type,
@@ -157,9 +158,8 @@ Reduced Comm::carriedForReduction(int32_t dtype, const kl_reduction& reduction) 
         "the vendor's library of collectives did not do what it should with number %d for %s when that was tried; %s",
         reduced.op,
         nameOf(reduced.op),
-        reduced.op == kNativeAverage
-            ? "older ones have no average: reduce with SUM and divide by the number of ranks"
-            : "the numbers are in csrc/runtime/xre/collectives/Bkcl.h");
+        reduced.op == kNativeAverage ? "older ones have no average: reduce with SUM and divide by the number of ranks"
+                                     : "the numbers are in csrc/runtime/xre/collectives/Bkcl.h");
   }
   if (!trial_->has(reduced.as.type)) {
     raise(

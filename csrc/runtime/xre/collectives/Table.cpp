@@ -357,14 +357,8 @@ kl_result barrier(kl_comm handle, kl_stream stream) {
   });
 }
 
-kl_result transfer(
-    bool is_send,
-    kl_comm handle,
-    void* buffer,
-    uint64_t count,
-    int32_t dtype,
-    int32_t peer,
-    kl_stream stream) {
+kl_result
+transfer(bool is_send, kl_comm handle, void* buffer, uint64_t count, int32_t dtype, int32_t peer, kl_stream stream) {
   const Handle& comm = commOf(handle);
   comm->checkRank(peer, "peer");
   const Carried as = comm->carriedForMove(dtype);

@@ -51,16 +51,7 @@ constexpr std::array<DType, KL_DTYPE_COUNT> kDTypes{{
     {"float8_e8m0fnu", 1, {kNativeUInt8, 1}, Arithmetic::None, "bfloat16"},
 }};
 
-constexpr std::array<const char*, 9> kOps{
-    "SUM",
-    "AVG",
-    "PRODUCT",
-    "MIN",
-    "MAX",
-    "BAND",
-    "BOR",
-    "BXOR",
-    "PREMUL_SUM"};
+constexpr std::array<const char*, 9> kOps{"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"};
 
 const DType& dtypeOf(int32_t dtype) {
   if (dtype <= KL_DTYPE_UNDEFINED || dtype >= KL_DTYPE_COUNT) {
@@ -139,8 +130,7 @@ Reduced carriedForReduction(int32_t dtype, const kl_reduction& reduction) {
     raise(KL_ERROR_VALUE, -1, "collectives know no reduction of number %d", op);
   }
   if (!isDefined(dtype, op)) {
-    raise(
-        KL_ERROR_TYPE, -1, "the reduction %s is not defined for %s", kOps[static_cast<size_t>(op)], known.name);
+    raise(KL_ERROR_TYPE, -1, "the reduction %s is not defined for %s", kOps[static_cast<size_t>(op)], known.name);
   }
   if (known.arithmetic == Arithmetic::Logical) {
     return {known.carried, logicalOp(known, op)};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/chip/Loader.h"
+#include "runtime/chip/collectives.h"
 
 namespace {
 
@@ -178,6 +179,21 @@ void testFailures() {
   OK(rt().stream_destroy(stream));
 }
 
+// The library's wait for other ranks cannot be given up, the adapter's can.
+void testConnectingAlone() {
+  const auto& table = *reinterpret_cast<const kl_collectives*>(kunlun::chip::collectives());
+  OK(table.available());
+  kl_comm_id id{};
+  OK(table.unique_id(&id));
+  kl_comm comm = nullptr;
+  CHECK(table.comm_init(0, 0, 2, &id, 200, &comm) == KL_ERROR_RUNTIME);
+  CHECK(says("not all of the 2 ranks have come"));
+  CHECK(table.comm_init(0, 2, 2, &id, 200, &comm) == KL_ERROR_VALUE);
+  id.bytes[4099] = 'x'; // the stand-in's ids end here
+  CHECK(table.comm_init(0, 0, 1, &id, 200, &comm) == KL_ERROR_RUNTIME);
+  CHECK(says("bkcl_init_rank") && says("BKCL_CHECK_AW=0"));
+}
+
 } // namespace
 
 int main() {
@@ -188,6 +204,7 @@ int main() {
     testCopies();
     testStreamsAndEvents();
     testFailures();
+    testConnectingAlone();
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;
