@@ -35,6 +35,7 @@ struct Loaded {
   kl_collectives collectives{};
   kl_chip chip{};
   std::string source;
+  bool has_host_calls = false;
 };
 
 std::mutex load_lock; // guards loading
@@ -235,6 +236,7 @@ const Loaded& load() {
         fresh->source);
     fresh->chip.collectives = reinterpret_cast<const kl_collectives_table*>(&fresh->collectives);
   }
+  fresh->has_host_calls = fresh->runtime.launch_host != nullptr;
   completeTable(fresh->runtime, fresh->source.c_str());
   fresh->chip.runtime = &fresh->runtime;
   if (env().log_level >= LogLevel::Info) {
@@ -259,6 +261,10 @@ const kl_chip& chip() {
 
 const std::string& chipSource() {
   return get().source;
+}
+
+bool hasHostCalls() {
+  return get().has_host_calls;
 }
 
 } // namespace kunlun::chip

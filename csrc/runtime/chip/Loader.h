@@ -23,6 +23,9 @@ const kl_chip& chip();
 // Where the driver came from: "sim", "xre" or the path of its file.
 const std::string& chipSource();
 
+// Whether the driver calls the host in stream order: its launch_host is then more than a refusal.
+bool hasHostCalls();
+
 namespace detail {
 // NULL until chip() has succeeded.
 extern std::atomic<const kl_runtime_table*> runtime_table;
