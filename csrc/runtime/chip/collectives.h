@@ -62,7 +62,10 @@ typedef struct kl_reduction {
 
 enum {
   /* A communicator may have ranks on several hosts. Otherwise those of one host get a communicator of their own. */
-  KL_COLLECTIVES_ACROSS_HOSTS = 1u << 0
+  KL_COLLECTIVES_ACROSS_HOSTS = 1u << 0,
+  /* The driver does not see that a peer is lost: operations wait for it until comm_abort. The caller looks after the
+   * processes of the ranks. */
+  KL_COLLECTIVES_PEERS_UNSEEN = 1u << 1
 };
 
 typedef struct kl_collectives {
@@ -172,6 +175,10 @@ typedef struct kl_collectives {
   /* Whether communicators can be made at all: KL_SUCCESS, or an error that says what is missing and what to do, such as
    * a library that is not installed. Starts no device. NULL: nothing can be missing. */
   kl_result (*available)(void);
+
+  /* Closes the calling thread's group, if one is open, and forgets it: for a caller that has failed between group_start
+   * and group_end. NULL: group_end closes it, and what is in it takes place. */
+  kl_result (*group_cancel)(void);
 } kl_collectives;
 
 #ifdef __cplusplus

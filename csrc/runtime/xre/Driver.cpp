@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/Env.h"
+#include "runtime/xre/Interrupt.h"
 #include "runtime/xre/Library.h"
 #include "runtime/xre/Memory.h"
 #include "runtime/xre/Status.h"
@@ -279,6 +280,12 @@ kl_result memsetAsync(void* dst, int32_t byte, uint64_t bytes, kl_stream stream)
   });
 }
 
+// For communicators that are being made: the vendor's own waits cannot be given up.
+kl_result setInterruptCheckEntry(kl_interrupt_check check) {
+  setInterruptCheck(check);
+  return KL_SUCCESS;
+}
+
 constexpr kl_runtime_table kRuntime = {
     .header = {sizeof(kl_runtime_table), KL_RUNTIME_ABI_MAJOR, KL_RUNTIME_ABI_MINOR},
     .driver_info = driverInfo,
@@ -311,7 +318,7 @@ constexpr kl_runtime_table kRuntime = {
     .ipc_get_handle = nullptr,
     .ipc_open_handle = nullptr,
     .ipc_close_handle = nullptr,
-    .set_interrupt_check = nullptr, // the vendor's waits cannot be given up
+    .set_interrupt_check = setInterruptCheckEntry,
     .try_host = nullptr,
     .device_telemetry = nullptr,
     .event_ipc_get_handle = nullptr,

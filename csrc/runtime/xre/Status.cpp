@@ -68,11 +68,10 @@ const Code* find(int code) {
   return nullptr;
 }
 
-kl_result store(kl_result code, const char* op, const char* text) {
-  last_error = kl_error{code, -1, 0, {}, {}};
-  std::snprintf(last_error.op, sizeof(last_error.op), "%s", op);
-  std::snprintf(last_error.text, sizeof(last_error.text), "%s", text);
-  return code;
+kl_error errorOf(kl_result code, const char* text) {
+  kl_error error{code, -1, 0, {}, {}};
+  std::snprintf(error.text, sizeof(error.text), "%s", text);
+  return error;
 }
 
 } // namespace
@@ -114,18 +113,22 @@ const kl_error& lastError() {
   return last_error;
 }
 
-kl_result translateException(const char* op) noexcept {
+kl_error errorInFlight() noexcept {
   try {
     throw;
   } catch (const Failure& failure) {
-    last_error = failure.error;
-    std::snprintf(last_error.op, sizeof(last_error.op), "%s", op);
-    return static_cast<kl_result>(last_error.code);
+    return failure.error;
   } catch (const std::bad_alloc&) {
-    return store(KL_ERROR_OUT_OF_MEMORY, op, "the host has no memory left for the adapter's own needs");
+    return errorOf(KL_ERROR_OUT_OF_MEMORY, "the host has no memory left for the adapter's own needs");
   } catch (const std::exception& failure) {
-    return store(KL_ERROR_RUNTIME, op, failure.what());
+    return errorOf(KL_ERROR_RUNTIME, failure.what());
   }
+}
+
+kl_result translateException(const char* op) noexcept {
+  last_error = errorInFlight();
+  std::snprintf(last_error.op, sizeof(last_error.op), "%s", op);
+  return static_cast<kl_result>(last_error.code);
 }
 
 } // namespace kunlun::xre

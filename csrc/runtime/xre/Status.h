@@ -29,7 +29,9 @@ void check(int code, const char* call, int device = -1);
 void require(const void* pointer, const char* what);
 
 const kl_error& lastError();
-// Translates the exception in flight into last_error.
+// The exception in flight, as an error.
+kl_error errorInFlight() noexcept;
+// The same into last_error. `op` is the entry that failed.
 kl_result translateException(const char* op) noexcept;
 
 // Wraps the body of an entry of the table.

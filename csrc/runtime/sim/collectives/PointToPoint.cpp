@@ -288,6 +288,10 @@ kl_result groupEnd() {
   return transfers->empty() ? KL_SUCCESS : enqueue(std::move(transfers));
 }
 
+void groupCancel() {
+  gathered.reset();
+}
+
 bool probe(Communicator& communicator, uint32_t peer) {
   std::lock_guard lock(communicator.enqueueLock());
   const Channel& channel = communicator.channel(peer, communicator.rank());

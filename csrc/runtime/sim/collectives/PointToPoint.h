@@ -23,6 +23,7 @@ struct Transfer {
 kl_result addTransfer(Transfer transfer);
 void groupStart();
 kl_result groupEnd();
+void groupCancel();
 // Whether a send of `peer` waits for which nobody has called recv yet.
 bool probe(Communicator& communicator, uint32_t peer);
 

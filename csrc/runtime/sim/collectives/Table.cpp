@@ -141,6 +141,13 @@ kl_result groupEndEntry() {
   return entry("group_end", [] { return groupEnd(); });
 }
 
+kl_result groupCancelEntry() {
+  return entry("group_cancel", [] {
+    groupCancel();
+    return KL_SUCCESS;
+  });
+}
+
 kl_result allReduce(
     kl_comm comm,
     const void* send,
@@ -343,6 +350,7 @@ const kl_collectives kCollectives = {
     .set_patience = setPatienceEntry,
     .flags = 0,
     .available = nullptr,
+    .group_cancel = groupCancelEntry,
 };
 
 } // namespace kunlun::sim

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/xre/Interrupt.h"
 #include "runtime/xre/Memory.h"
 #include "runtime/xre/Status.h"
 
@@ -16,6 +17,8 @@ namespace kunlun::xre {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kInterruptSlice{100};
 
 // The library's wait for the other ranks cannot be given up, so a thread of its own waits. Contexts are not bound to
 // the thread that made them: Paddle makes them in threads of their own, too.
@@ -27,6 +30,18 @@ struct Joining {
   int result = 0;
   NativeComm comm = nullptr;
   kl_comm_id id{};
+
+  void giveUp() {
+    std::lock_guard guard(lock);
+    is_given_up = true;
+    destroyUnwanted();
+  }
+  // With the lock held.
+  void destroyUnwanted() {
+    if (is_given_up && comm != nullptr) {
+      bkcl().destroy_context(std::exchange(comm, nullptr));
+    }
+  }
 };
 
 NativeComm join(int device, int rank, int nranks, const kl_comm_id& id, Clock::time_point deadline) {
@@ -43,21 +58,30 @@ NativeComm join(int device, int rank, int nranks, const kl_comm_id& id, Clock::t
     joining->result = result;
     joining->comm = comm;
     joining->is_done = true;
-    if (joining->is_given_up && comm != nullptr) {
-      bkcl().destroy_context(comm);
-    }
+    joining->destroyUnwanted();
     joining->changed.notify_all();
   }).detach();
-  std::unique_lock lock(joining->lock);
-  if (!joining->changed.wait_until(lock, deadline, [&] { return joining->is_done; })) {
-    joining->is_given_up = true;
-    raise(
-        KL_ERROR_RUNTIME,
-        device,
-        "rank %d waited for the other ranks of the communicator (bkcl_init_rank) until its time was over; not all of "
-        "the %d ranks have come",
-        rank,
-        nranks);
+  const auto hasCome = [&] {
+    std::unique_lock lock(joining->lock);
+    const auto slice = std::min(deadline, Clock::now() + kInterruptSlice);
+    return joining->changed.wait_until(lock, slice, [&] { return joining->is_done; });
+  };
+  try {
+    while (!hasCome()) {
+      checkInterrupt(device);
+      if (Clock::now() >= deadline) {
+        raise(
+            KL_ERROR_RUNTIME,
+            device,
+            "rank %d waited for the other ranks of the communicator (bkcl_init_rank) until its time was over; not all "
+            "of the %d ranks have come",
+            rank,
+            nranks);
+      }
+    }
+  } catch (const Failure&) {
+    joining->giveUp();
+    throw;
   }
   if (joining->result == kNativeInvalidArgument) {
     raise(
@@ -110,7 +134,14 @@ Comm::Comm(int device, int rank, int nranks, const kl_comm_id& id, uint64_t time
     : device_(device), rank_(rank), nranks_(nranks), scratch_(device, Trial::kBytes), last_(device) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
   native_ = join(device, rank, nranks, id, deadline);
-  trial_.emplace(native_, device, rank, nranks, scratch_.data(), deadline);
+  try {
+    trial_.emplace(native_, device, rank, nranks, scratch_.data(), deadline);
+  } catch (const Failure&) {
+    if (bkcl().comm_abort != nullptr) {
+      bkcl().comm_abort(native_); // not destroyed, because its reductions may still wait for a peer
+    }
+    throw;
+  }
 }
 
 Comm::~Comm() {
@@ -170,14 +201,27 @@ Reduced Comm::carriedForReduction(int32_t dtype, const kl_reduction& reduction) 
         nameOf(reduced.as.type),
         reduced.as.type);
   }
+  const bool is_modular = reduced.op == kNativeAdd || reduced.op == kNativeProduct;
+  if (reduced.as.type == kNativeUInt8 && is_modular && !trial_->wrapsAround()) {
+    raise(
+        KL_ERROR_NOT_IMPLEMENTED,
+        device_,
+        "the vendor's library of collectives did not add UINT8 modulo 256, as torch does, when that was tried; convert "
+        "the tensor to int32");
+  }
   return reduced;
 }
 
-void Comm::begin(NativeStream stream) {
-  checkUsable();
+void Comm::checkReady(NativeStream stream) const {
+  if (const auto failed = error()) {
+    raise(KL_ERROR_RUNTIME, device_, "the communicator cannot be used any more: %s", failed->text);
+  }
   if (deviceOfStream(stream) != device_) {
     raise(KL_ERROR_VALUE, device_, "the stream is not one of the communicator's device %d", device_);
   }
+}
+
+void Comm::begin(NativeStream stream) {
   if (last_stream_ != nullptr && last_stream_ != stream) {
     last_.makeWait(stream);
   }
@@ -189,15 +233,17 @@ void Comm::end(NativeStream stream) {
   last_stream_ = stream;
 }
 
-void Comm::checkCall(int result, const char* call) {
-  try {
-    checkBkcl(result, call, device_);
-  } catch (const Failure& failure) {
-    // A refused argument leaves it as it was.
-    if (failure.error.code != KL_ERROR_VALUE) {
-      latch(failure.error);
+void Comm::fail(NativeStream stream, const kl_error& error) noexcept {
+  {
+    std::lock_guard guard(state_lock_);
+    if (!error_) {
+      error_ = error;
     }
-    throw;
+  }
+  try {
+    end(stream); // the library may have enqueued something, during which the communicator must not be destroyed
+  } catch (const Failure&) {
+    // The first failure says more; a device without marks is broken, and passes for idle.
   }
 }
 
@@ -220,19 +266,6 @@ void Comm::giveBack(const size_t* lent, NativeStream stream) {
     if (loan->block.data() == reinterpret_cast<const char*>(lent)) {
       loan->passed.record(stream);
     }
-  }
-}
-
-void Comm::latch(const kl_error& error) {
-  std::lock_guard guard(state_lock_);
-  if (!error_) {
-    error_ = error;
-  }
-}
-
-void Comm::checkUsable() const {
-  if (const auto failed = error()) {
-    raise(KL_ERROR_RUNTIME, device_, "the communicator cannot be used any more: %s", failed->text);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "runtime/xre/Status.h"
 #include "runtime/xre/Stream.h"
 #include "runtime/xre/collectives/Trial.h"
 #include "runtime/xre/collectives/Types.h"
@@ -58,17 +59,22 @@ class Comm {
   Carried carriedForMove(int32_t dtype) const;
   Reduced carriedForReduction(int32_t dtype, const kl_reduction& reduction) const;
 
-  // Operations happen in the order of the calls, whatever their streams: `body` calls the library between the two.
+  // Operations happen in the order of the calls, whatever their streams. What is refused before `body` calls the
+  // library changes nothing. Any failure from there on ends the communicator: the peers have made the same call or
+  // will, and this rank's next one would meet the wrong one of theirs.
   template <class Body>
   void enqueue(NativeStream stream, Body&& body);
-  // The two halves, for several communicators at once; with lock() held.
+  // Its parts, for several communicators at once; with lock() held.
+  void checkReady(NativeStream stream) const;
   void begin(NativeStream stream);
   void end(NativeStream stream);
+  void fail(NativeStream stream, const kl_error& error) noexcept;
   std::mutex& lock() {
     return lock_;
   }
-  // What the library answered, on the way to the caller. Failures that leave the communicator useless are kept.
-  void checkCall(int result, const char* call);
+  void checkCall(int result, const char* call) const {
+    checkBkcl(result, call, device_);
+  }
 
   // Device memory with the counts and displacements that an operation on `stream` reads, and their return behind it.
   // With lock() held.
@@ -86,9 +92,6 @@ class Comm {
 
  private:
   struct Loan;
-
-  void checkUsable() const;
-  void latch(const kl_error& error);
 
   const int device_;
   const int rank_;
@@ -115,9 +118,15 @@ template <class Body>
 void Comm::enqueue(NativeStream stream, Body&& body) {
   const std::shared_lock no_group(groupLock());
   const std::lock_guard guard(lock_);
-  begin(stream);
-  body();
-  end(stream);
+  checkReady(stream);
+  try {
+    begin(stream);
+    body();
+    end(stream);
+  } catch (...) {
+    fail(stream, errorInFlight());
+    throw;
+  }
 }
 
 } // namespace kunlun::xre

@@ -2,11 +2,13 @@
 #include "runtime/xre/collectives/Group.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <tuple>
 #include <utility>
 
+#include "runtime/xre/Memory.h"
 #include "runtime/xre/Status.h"
 
 namespace kunlun::xre {
@@ -44,7 +46,7 @@ void call(const Transfer& t, NativeStream stream) {
 }
 
 void runRound(const Round& round, NativeStream stream) {
-  Comm& first = *round.front()->comm;
+  const Comm& first = *round.front()->comm;
   first.checkCall(bkcl().group_start(), "bkcl_group_start");
   try {
     for (const Transfer* transfer : round) {
@@ -55,6 +57,55 @@ void runRound(const Round& round, NativeStream stream) {
     throw;
   }
   first.checkCall(bkcl().group_end(), "bkcl_group_end");
+}
+
+struct Copy {
+  const void* from;
+  void* to;
+  uint64_t bytes;
+};
+
+// What ranks send to themselves, taken out of `transfers`.
+std::vector<Copy> takeOwn(std::vector<Transfer>& transfers) {
+  std::map<const Comm*, std::array<std::vector<Transfer>, 2>> own; // receives and sends
+  std::erase_if(transfers, [&](const Transfer& t) {
+    const bool is_own = t.peer == t.comm->rank();
+    if (is_own) {
+      own[t.comm.get()][t.is_send ? 1 : 0].push_back(t);
+    }
+    return is_own;
+  });
+  std::vector<Copy> copies;
+  for (const auto& [comm, both] : own) {
+    const auto& [receives, sends] = both;
+    if (receives.size() != sends.size()) {
+      raise(
+          KL_ERROR_VALUE,
+          comm->device(),
+          "rank %d sends %zu times to itself and receives %zu times from itself; a send to oneself and its receive "
+          "belong into the same batch",
+          comm->rank(),
+          sends.size(),
+          receives.size());
+    }
+    for (size_t i = 0; i < sends.size(); ++i) {
+      const uint64_t sent = sends[i].count * bytesOf(sends[i].type);
+      const uint64_t received = receives[i].count * bytesOf(receives[i].type);
+      if (sent != received) {
+        raise(
+            KL_ERROR_VALUE,
+            comm->device(),
+            "rank %d sends %llu bytes to itself, of which its receive expects %llu",
+            comm->rank(),
+            static_cast<unsigned long long>(sent),
+            static_cast<unsigned long long>(received));
+      }
+      if (sends[i].data != receives[i].data) {
+        copies.push_back({sends[i].data, receives[i].data, sent});
+      }
+    }
+  }
+  return copies;
 }
 
 } // namespace
@@ -71,17 +122,33 @@ void enqueueTransfers(const std::vector<Transfer>& all, NativeStream stream) {
   }
   std::sort(comms.begin(), comms.end());
   comms.erase(std::unique(comms.begin(), comms.end()), comms.end());
+  const std::vector<Copy> copies = takeOwn(transfers);
   const std::unique_lock alone(groupLock());
   std::vector<std::unique_lock<std::mutex>> turns;
   for (Comm* comm : comms) {
     turns.emplace_back(comm->lock());
-    comm->begin(stream);
+    comm->checkReady(stream);
   }
-  for (const Round& round : roundsOf(transfers)) {
-    runRound(round, stream);
-  }
-  for (Comm* comm : comms) {
-    comm->end(stream);
+  try {
+    for (Comm* comm : comms) {
+      comm->begin(stream);
+    }
+    for (const Copy& each : copies) {
+      copy(each.to, each.from, each.bytes, KL_COPY_DEVICE_TO_DEVICE, KL_COPY_ASYNC, stream);
+    }
+    for (const Round& round : roundsOf(transfers)) {
+      runRound(round, stream);
+    }
+    for (Comm* comm : comms) {
+      comm->end(stream);
+    }
+  } catch (...) {
+    // Which transfers of a failed group are on their way is not known.
+    const kl_error error = errorInFlight();
+    for (Comm* comm : comms) {
+      comm->fail(stream, error);
+    }
+    throw;
   }
 }
 
@@ -98,6 +165,10 @@ void groupEnd() {
   }
   const Open group = *std::exchange(open_group, std::nullopt);
   enqueueTransfers(group.transfers, group.stream);
+}
+
+void groupCancel() {
+  open_group.reset();
 }
 
 void addTransfer(const Transfer& transfer, NativeStream stream) {

@@ -135,6 +135,13 @@ kl_result groupEndEntry() {
   });
 }
 
+kl_result groupCancelEntry() {
+  return entry("group_cancel", [] {
+    groupCancel();
+    return KL_SUCCESS;
+  });
+}
+
 kl_result allReduce(
     kl_comm handle,
     const void* send,
@@ -400,8 +407,9 @@ const kl_collectives kCollectives = {
     .recv = recv,
     .probe = nullptr, // nor whether a send waits
     .set_patience = nullptr,
-    .flags = KL_COLLECTIVES_ACROSS_HOSTS,
+    .flags = KL_COLLECTIVES_ACROSS_HOSTS | KL_COLLECTIVES_PEERS_UNSEEN,
     .available = available,
+    .group_cancel = groupCancelEntry,
 };
 
 } // namespace kunlun::xre

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "runtime/xre/Interrupt.h"
 #include "runtime/xre/Memory.h"
 #include "runtime/xre/Status.h"
 #include "runtime/xre/Stream.h"
@@ -15,7 +16,8 @@ namespace kunlun::xre {
 namespace {
 
 constexpr uint64_t kSlot = 64; // bytes for one element and what must stay as it is behind it
-constexpr int kTries = static_cast<int>(kNativeTypes) + static_cast<int>(kNativeOps);
+constexpr int kWrap = static_cast<int>(kNativeTypes) + static_cast<int>(kNativeOps); // behind types and operations
+constexpr int kTries = kWrap + 1;
 constexpr unsigned char kUntouched = 0x5a;
 
 static_assert(2 * kTries * kSlot <= Trial::kBytes);
@@ -49,6 +51,20 @@ constexpr std::array<Sample, kNativeTypes> kSamples{{
     {0x4000000000000000, 0x3ff0000000000000, 0x4008000000000000}, // 2.0 + 1.0
     {0x4000, 0x3f80, 0x4040},                                     // 2.0 + 1.0
 }};
+
+constexpr Sample kWrapSample{200, 100, 44}; // of uint8
+
+const Sample* sampleOf(int i) {
+  return i < kNativeTypes ? &kSamples[static_cast<size_t>(i)] : i == kWrap ? &kWrapSample : nullptr;
+}
+
+NativeType typeOf(int i) {
+  return i < kNativeTypes ? static_cast<NativeType>(i) : i == kWrap ? kNativeUInt8 : kNativeFloat;
+}
+
+NativeOp opOf(int i) {
+  return i < kNativeTypes || i == kWrap ? kNativeAdd : static_cast<NativeOp>(i - kNativeTypes);
+}
 
 // Of an operation, as floats: rank 0 has 4, all others 2.
 bool isResult(NativeOp op, float value, int nranks) {
@@ -103,12 +119,13 @@ Trial::Trial(
   Slots sent{};
   Slots received;
   received.fill(kUntouched);
-  for (int i = 0; i < kNativeTypes; ++i) {
-    const Sample& sample = kSamples[static_cast<size_t>(i)];
-    put<uint64_t>(sent.data() + i * kSlot, rank == 0 ? sample.first : rank == 1 ? sample.second : 0);
-  }
-  for (int i = kNativeTypes; i < kTries; ++i) {
-    put<float>(sent.data() + i * kSlot, rank == 0 ? 4.0f : 2.0f);
+  for (int i = 0; i < kTries; ++i) {
+    unsigned char* const slot = sent.data() + i * kSlot;
+    if (const Sample* sample = sampleOf(i)) {
+      put<uint64_t>(slot, rank == 0 ? sample->first : rank == 1 ? sample->second : 0);
+    } else {
+      put<float>(slot, rank == 0 ? 4.0f : 2.0f);
+    }
   }
   auto* const to_send = static_cast<char*>(scratch);
   char* const to_receive = to_send + sent.size();
@@ -117,15 +134,14 @@ Trial::Trial(
   copy(to_receive, received.data(), received.size(), KL_COPY_HOST_TO_DEVICE, 0, stream.get());
   std::array<bool, kTries> accepted{};
   for (int i = 0; i < kTries; ++i) {
-    const int type = i < kNativeTypes ? i : static_cast<int>(kNativeFloat);
-    const int op = i < kNativeTypes ? static_cast<int>(kNativeAdd) : i - kNativeTypes;
     useDevice(device);
     accepted[static_cast<size_t>(i)] =
-        bkcl().all_reduce(comm, to_send + i * kSlot, to_receive + i * kSlot, 1, type, op, stream.get()) ==
+        bkcl().all_reduce(comm, to_send + i * kSlot, to_receive + i * kSlot, 1, typeOf(i), opOf(i), stream.get()) ==
         kNativeSuccess;
   }
   Event passed(device);
   passed.record(stream.get());
+  auto next_check = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
   while (!passed.query()) {
     if (std::chrono::steady_clock::now() >= deadline) {
       raise(
@@ -135,23 +151,27 @@ Trial::Trial(
           "%d ranks may have come",
           nranks);
     }
+    if (std::chrono::steady_clock::now() >= next_check) {
+      checkInterrupt(device);
+      next_check += std::chrono::milliseconds(100);
+    }
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   stream.is_empty = true;
   copy(received.data(), to_receive, received.size(), KL_COPY_DEVICE_TO_HOST, 0, stream.get());
   for (int i = 0; i < kTries; ++i) {
-    const auto type = static_cast<NativeType>(i < kNativeTypes ? i : static_cast<int>(kNativeFloat));
     const unsigned char* slot = received.data() + i * kSlot;
-    const uint64_t bytes = bytesOf(type);
-    const bool is_whole = accepted[static_cast<size_t>(i)] && isUntouched(slot + bytes, slot + kSlot);
-    if (i >= kNativeTypes) {
-      const auto op = static_cast<NativeOp>(i - kNativeTypes);
-      ops_[static_cast<size_t>(op)] = is_whole && isResult(op, get<float>(slot), nranks);
+    const uint64_t bytes = bytesOf(typeOf(i));
+    bool is_right = accepted[static_cast<size_t>(i)] && isUntouched(slot + bytes, slot + kSlot);
+    if (const Sample* sample = sampleOf(i)) {
+      const uint64_t expected = nranks == 1 ? sample->first : sample->sum;
+      is_right = is_right && std::memcmp(slot, &expected, bytes) == 0;
     } else {
-      const Sample& sample = kSamples[static_cast<size_t>(i)];
-      const uint64_t expected = nranks == 1 ? sample.first : sample.sum;
-      types_[static_cast<size_t>(i)] = is_whole && std::memcmp(slot, &expected, bytes) == 0;
+      is_right = is_right && isResult(opOf(i), get<float>(slot), nranks);
     }
+    (i < kNativeTypes ? types_[static_cast<size_t>(i)]
+         : i == kWrap ? wraps_around_
+                      : ops_[static_cast<size_t>(opOf(i))]) = is_right;
   }
 }
 

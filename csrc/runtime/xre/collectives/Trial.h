@@ -32,10 +32,15 @@ class Trial {
   bool has(NativeOp op) const {
     return ops_[static_cast<size_t>(op)];
   }
+  // Whether sums of kNativeUInt8 do, which might saturate instead.
+  bool wrapsAround() const {
+    return wraps_around_;
+  }
 
  private:
   std::array<bool, kNativeTypes> types_{};
   std::array<bool, kNativeOps> ops_{};
+  bool wraps_around_ = false;
 };
 
 } // namespace kunlun::xre
