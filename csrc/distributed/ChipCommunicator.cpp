@@ -2,6 +2,7 @@
 #include "distributed/ChipCommunicator.h"
 
 #include <cstdio>
+#include <utility>
 
 #include "runtime/Env.h"
 #include "runtime/Error.h"
@@ -31,6 +32,10 @@ const kl_collectives& collectives() {
   return tableOrRaise();
 }
 
+bool arePeersUnseen() {
+  return (collectives().flags & KL_COLLECTIVES_PEERS_UNSEEN) != 0;
+}
+
 void checkCollectivesAvailable() {
   if (const auto available = tableOrRaise().available) {
     check(available(), "available");
@@ -53,8 +58,9 @@ ChipCommunicator::ChipCommunicator(
     int nranks,
     const kl_comm_id& id,
     std::chrono::milliseconds timeout,
-    bool high_priority)
-    : Communicator(device, rank, nranks, high_priority) {
+    bool high_priority,
+    std::function<std::string()> deaths)
+    : Communicator(device, rank, nranks, high_priority), deaths_(std::move(deaths)) {
   const auto init = require(collectives().comm_init, "communicators");
   check(init(device, rank, nranks, &id, static_cast<uint64_t>(timeout.count()), &handle_), "comm_init");
 }
@@ -102,6 +108,10 @@ std::vector<int> ChipCommunicator::missingRanks() const {
     }
   }
   return ranks;
+}
+
+std::string ChipCommunicator::deaths() const {
+  return arePeersUnseen() ? deaths_() : std::string();
 }
 
 void ChipCommunicator::allReduce(

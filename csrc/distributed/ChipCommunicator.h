@@ -2,6 +2,8 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
+#include <string>
 
 #include "distributed/Communicator.h"
 
@@ -9,6 +11,9 @@ namespace kunlun::distributed {
 
 // The chip's collectives, or an error that names the driver and what to do.
 const kl_collectives& collectives();
+
+// Whether the chip leaves it to us to see that a rank has died.
+bool arePeersUnseen();
 
 // Raises if the chip has none, or lacks a library for them. Starts no device.
 void checkCollectivesAvailable();
@@ -26,14 +31,15 @@ Function* require(Function* entry, const char* operation) {
 
 class ChipCommunicator final : public Communicator {
  public:
-  // Waits for all ranks.
+  // Waits for all ranks. `deaths` says which of them have died, empty for none.
   ChipCommunicator(
       c10::DeviceIndex device,
       int rank,
       int nranks,
       const kl_comm_id& id,
       std::chrono::milliseconds timeout,
-      bool high_priority);
+      bool high_priority,
+      std::function<std::string()> deaths);
   ~ChipCommunicator() override;
 
   bool spansHosts() const override {
@@ -42,6 +48,7 @@ class ChipCommunicator final : public Communicator {
   void abort(const std::string& reason) noexcept override;
   std::optional<std::string> error() const override;
   std::vector<int> missingRanks() const override;
+  std::string deaths() const override;
 
   void allReduce(
       const void* send,
@@ -84,6 +91,7 @@ class ChipCommunicator final : public Communicator {
   bool probe(int peer) override;
 
  private:
+  const std::function<std::string()> deaths_;
   kl_comm handle_ = nullptr;
 };
 

@@ -10,6 +10,7 @@ namespace kunlun::distributed {
 using c10d::OpType;
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  const BatchGuard guard(*this);
   const at::Tensor& tensor = checkSingle(tensors);
   checkRoot(opts.rootRank);
   Tensors inputs = rank_ == opts.rootRank ? Tensors{tensor} : Tensors{};
@@ -23,6 +24,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::broadcast(Tensors& tensors, con
 
 c10::intrusive_ptr<c10d::Work>
 ProcessGroupXCCL::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  const BatchGuard guard(*this);
   const at::Tensor& input = checkSingle(inputs);
   TORCH_CHECK_VALUE(outputs.size() == 1, "Expecting one list of output tensors but got ", outputs.size());
   const Tensors& list = outputs.front();
@@ -51,6 +53,7 @@ ProcessGroupXCCL::allgather(std::vector<Tensors>& outputs, Tensors& inputs, cons
 
 c10::intrusive_ptr<c10d::Work>
 ProcessGroupXCCL::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
+  const BatchGuard guard(*this);
   checkTensors({output, input});
   checkSameType(output, input);
   TORCH_CHECK_VALUE(
@@ -65,6 +68,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::allgather_coalesced(
     std::vector<Tensors>& outputs,
     Tensors& inputs,
     const c10d::AllgatherOptions& opts) {
+  const BatchGuard guard(*this);
   checkTensors(inputs);
   TORCH_CHECK_VALUE(
       outputs.size() == static_cast<size_t>(size_),
@@ -106,6 +110,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::allgather_into_tensor_coalesced
     Tensors& outputs,
     Tensors& inputs,
     const c10d::AllgatherOptions& opts) {
+  const BatchGuard guard(*this);
   checkTensors(inputs);
   checkTensors(outputs);
   checkDisjoint(outputs);
@@ -136,6 +141,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::alltoall_base(
     std::vector<int64_t>& output_splits,
     std::vector<int64_t>& input_splits,
     const c10d::AllToAllOptions& opts) {
+  const BatchGuard guard(*this);
   checkTensors({output, input});
   checkSameType(output, input);
   const Layout sent = layoutOf(input_splits, input, size_);
@@ -149,6 +155,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::alltoall_base(
 
 c10::intrusive_ptr<c10d::Work>
 ProcessGroupXCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  const BatchGuard guard(*this);
   checkList(inputs, size_, "the list of input tensors");
   checkList(outputs, size_, "the list of output tensors");
   checkTensors(inputs);
@@ -170,6 +177,7 @@ ProcessGroupXCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToA
 
 c10::intrusive_ptr<c10d::Work>
 ProcessGroupXCCL::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
+  const BatchGuard guard(*this);
   const at::Tensor& input = checkSingle(inputs);
   checkRoot(opts.rootRank);
   Tensors list;
@@ -204,6 +212,7 @@ ProcessGroupXCCL::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c
 
 c10::intrusive_ptr<c10d::Work>
 ProcessGroupXCCL::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) {
+  const BatchGuard guard(*this);
   const at::Tensor& output = checkSingle(outputs);
   checkRoot(opts.rootRank);
   Tensors list;

@@ -61,6 +61,10 @@ class Communicator {
   virtual std::optional<std::string> error() const = 0;
   // Ranks that the collective which runs now waits for.
   virtual std::vector<int> missingRanks() const = 0;
+  // Where the chip does not see it by itself: which ranks have died, in words; empty where none has.
+  virtual std::string deaths() const {
+    return {};
+  }
 
   virtual void allReduce(
       const void* send,

@@ -107,7 +107,13 @@ ProcessGroupXCCL::connectOnHost(c10::DeviceIndex device, const std::string& key,
   const InterruptScope watch([&] { members_->checkAlive(ranks); });
   try {
     return std::make_shared<ChipCommunicator>(
-        device, rank, static_cast<int>(ranks.size()), id, options_->timeout, options_->is_high_priority_stream);
+        device,
+        rank,
+        static_cast<int>(ranks.size()),
+        id,
+        options_->timeout,
+        options_->is_high_priority_stream,
+        [members = members_, ranks] { return members->deaths(ranks); });
   } catch (const c10::Error&) {
     members_->checkAlive(ranks); // says more than what the chip saw of it: a lost connection
     throw;

@@ -62,9 +62,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::transfer(const Transfer& what) 
       {what.is_send ? c10d::OpType::SEND : c10d::OpType::RECV, name, {}, {}, options_->timeout, true}, pair, stream);
   work->sequence_ = ++transfers_;
   record(recordedName(what.is_send, rank_, what.peer), {what.tensor}, {what.tensor}, *work, true);
-  enqueue(*pair, what.is_send, what.tensor, stream.handle());
   work->stash_.push_back(what.tensor);
   work->outputs_.push_back(what.tensor);
+  try {
+    enqueue(*pair, what.is_send, what.tensor, stream.handle());
+  } catch (...) {
+    abandon(work);
+    throw;
+  }
   if (!what.is_send) {
     work->source_rank_ = what.peer;
   }
@@ -80,15 +85,18 @@ void ProcessGroupXCCL::announce(int peer) {
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::send(Tensors& tensors, int peer, int) {
+  const BatchGuard guard(*this);
   return transfer({true, checkSingle(tensors), peer});
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::recv(Tensors& tensors, int peer, int) {
+  const BatchGuard guard(*this);
   return transfer({false, checkSingle(tensors), peer});
 }
 
 // Whoever sends first is the source. The wait is the host's: until the source is known there is nothing to enqueue.
 c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::recvAnysource(Tensors& tensors, int) {
+  const BatchGuard guard(*this);
   checkOpen();
   const at::Tensor& tensor = checkSingle(tensors);
   const c10::DeviceIndex device = tensor.device().index();
@@ -131,73 +139,98 @@ void ProcessGroupXCCL::startCoalescing() {
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::endCoalescing() {
   TORCH_CHECK(batch_.has_value(), "endCoalescing without startCoalescing");
-  Batch batch = std::move(*batch_);
-  batch_.reset();
+  Batch batch = *std::exchange(batch_, std::nullopt); // closed, whatever comes
   c10::intrusive_ptr<Work> work = std::move(batch.work);
-  if (!batch.transfers.empty()) {
-    const c10::DeviceIndex device = batch.transfers.front().tensor.device().index();
-    const c10::DeviceGuard device_guard(batch.transfers.front().tensor.device());
-    // Every rank connects its pairs in the order of their ranks, so none waits in a circle.
-    std::vector<int> peers;
-    for (const Transfer& transfer : batch.transfers) {
-      TORCH_CHECK_VALUE(
-          transfer.tensor.device().index() == device, "the tensors of a batch must be on the same device");
-      peers.push_back(transfer.peer);
+  try {
+    if (!batch.transfers.empty()) {
+      enqueueTransfers(batch.transfers, work);
     }
-    std::sort(peers.begin(), peers.end(), [&](int a, int b) {
-      return std::pair(std::min(a, rank_), std::max(a, rank_)) < std::pair(std::min(b, rank_), std::max(b, rank_));
-    });
-    for (const Transfer& transfer : batch.transfers) {
-      if (transfer.is_send) {
-        announce(transfer.peer);
-      }
+  } catch (...) {
+    if (work != nullptr) {
+      abandon(work);
     }
-    for (const int peer : peers) {
-      pairCommunicator(device, peer);
-    }
-    const auto orderOf = [&](const Transfer& transfer) {
-      const bool spans = pairCommunicator(device, transfer.peer)->spansHosts();
-      const bool from_lower = transfer.is_send == (rank_ < transfer.peer);
-      return spans ? std::tuple(1, std::min(rank_, transfer.peer), std::max(rank_, transfer.peer), !from_lower)
-                   : std::tuple(0, 0, 0, false);
-    };
-    if (work == nullptr) {
-      if (!batch_stream_ || batch_stream_->get().device_index() != device) {
-        batch_stream_.emplace(options_->is_high_priority_stream, device);
-      }
-      work = begin(
-          {c10d::OpType::COALESCED, "xccl:coalesced", {}, {}, options_->timeout, true}, nullptr, batch_stream_->get());
-      work->sequence_ = ++transfers_;
-    }
-    // Those between hosts come last and one by one, so all ranks must take them in the same order: pair by pair, and
-    // of a pair first what the lower rank sends.
-    std::stable_sort(batch.transfers.begin(), batch.transfers.end(), [&](const Transfer& a, const Transfer& b) {
-      return orderOf(a) < orderOf(b);
-    });
-    bool in_group = true;
-    check(require(collectives().group_start, "groups of transfers")());
-    for (const Transfer& transfer : batch.transfers) {
-      const auto pair = pairCommunicator(device, transfer.peer);
-      if (in_group && pair->spansHosts()) {
-        in_group = false;
-        check(require(collectives().group_end, "groups of transfers")());
-      }
-      record(recordedName(transfer.is_send, rank_, transfer.peer), {transfer.tensor}, {transfer.tensor}, *work, true);
-      enqueue(*pair, transfer.is_send, transfer.tensor, work->stream_.handle());
-      work->communicators_.push_back(pair);
-      work->stash_.push_back(transfer.tensor);
-      if (!transfer.is_send) {
-        work->outputs_.push_back(transfer.tensor);
-      }
-    }
-    if (in_group) {
-      check(require(collectives().group_end, "groups of transfers")());
-    }
+    throw;
   }
   if (work != nullptr) {
     finish(work);
   }
   return work;
+}
+
+void ProcessGroupXCCL::enqueueTransfers(std::vector<Transfer>& transfers, c10::intrusive_ptr<Work>& work) {
+  const c10::DeviceIndex device = transfers.front().tensor.device().index();
+  const c10::DeviceGuard device_guard(transfers.front().tensor.device());
+  // Every rank connects its pairs in the order of their ranks, so none waits in a circle.
+  std::vector<int> peers;
+  for (const Transfer& transfer : transfers) {
+    TORCH_CHECK_VALUE(transfer.tensor.device().index() == device, "the tensors of a batch must be on the same device");
+    peers.push_back(transfer.peer);
+  }
+  std::sort(peers.begin(), peers.end(), [&](int a, int b) {
+    return std::pair(std::min(a, rank_), std::max(a, rank_)) < std::pair(std::min(b, rank_), std::max(b, rank_));
+  });
+  for (const Transfer& transfer : transfers) {
+    if (transfer.is_send) {
+      announce(transfer.peer);
+    }
+  }
+  for (const int peer : peers) {
+    pairCommunicator(device, peer);
+  }
+  const auto orderOf = [&](const Transfer& transfer) {
+    const bool spans = pairCommunicator(device, transfer.peer)->spansHosts();
+    const bool from_lower = transfer.is_send == (rank_ < transfer.peer);
+    return spans ? std::tuple(1, std::min(rank_, transfer.peer), std::max(rank_, transfer.peer), !from_lower)
+                 : std::tuple(0, 0, 0, false);
+  };
+  // Those between hosts come last and one by one, so all ranks must take them in the same order: pair by pair, and
+  // of a pair first what the lower rank sends.
+  std::stable_sort(transfers.begin(), transfers.end(), [&](const Transfer& a, const Transfer& b) {
+    return orderOf(a) < orderOf(b);
+  });
+  if (work == nullptr) {
+    if (!batch_stream_ || batch_stream_->get().device_index() != device) {
+      batch_stream_.emplace(options_->is_high_priority_stream, device);
+    }
+    work = begin(
+        {c10d::OpType::COALESCED, "xccl:coalesced", {}, {}, options_->timeout, true}, nullptr, batch_stream_->get());
+    work->sequence_ = ++transfers_;
+  }
+  enqueueGroup(transfers, device, *work);
+}
+
+void ProcessGroupXCCL::enqueueGroup(const std::vector<Transfer>& transfers, c10::DeviceIndex device, Work& work) {
+  const auto group_end = require(collectives().group_end, "groups of transfers");
+  check(require(collectives().group_start, "groups of transfers")());
+  bool is_open = true;
+  const auto close = [&] {
+    is_open = false;
+    check(group_end());
+  };
+  try {
+    for (const Transfer& transfer : transfers) {
+      const auto pair = pairCommunicator(device, transfer.peer);
+      if (is_open && pair->spansHosts()) {
+        close();
+      }
+      record(recordedName(transfer.is_send, rank_, transfer.peer), {transfer.tensor}, {transfer.tensor}, work, true);
+      work.communicators_.push_back(pair);
+      work.stash_.push_back(transfer.tensor);
+      if (!transfer.is_send) {
+        work.outputs_.push_back(transfer.tensor);
+      }
+      enqueue(*pair, transfer.is_send, transfer.tensor, work.stream_.handle());
+    }
+    if (is_open) {
+      close();
+    }
+  } catch (...) {
+    if (is_open) {
+      // Otherwise the thread's next transfer would join it. The failure in flight says more than this one could.
+      collectives().group_cancel != nullptr ? collectives().group_cancel() : group_end();
+    }
+    throw;
+  }
 }
 
 // ---- barriers -------------------------------------------------------------
@@ -216,6 +249,7 @@ c10::DeviceIndex ProcessGroupXCCL::deviceForBarrier(const c10d::BarrierOptions& 
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::barrier(const c10d::BarrierOptions& opts) {
+  const BatchGuard guard(*this);
   checkOpen();
   const c10::DeviceIndex device = deviceForBarrier(opts);
   const c10::DeviceGuard device_guard(c10::Device(c10::DeviceType::PrivateUse1, device));
@@ -229,7 +263,12 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::barrier(const c10d::BarrierOpti
   // interrupted.
   Communicator::setPatience(opts.asyncOp ? std::chrono::milliseconds{0} : kBarrierPatience);
   const c10::StreamGuard stream_guard(group->stream().unwrap());
-  group->barrier(group->stream().handle());
+  try {
+    group->barrier(group->stream().handle());
+  } catch (...) {
+    abandon(work);
+    throw;
+  }
   finish(work);
   return work;
 }

@@ -25,6 +25,9 @@ constexpr std::chrono::seconds kTick{1}; // how soon memory of ended operations 
 // How long a call that is not asynchronous waits for its peers before it returns and leaves the rest to the stream.
 constexpr std::chrono::microseconds kPatience{100};
 
+// What runs with a rank that has died may have all that it needs of it, and gets this long to end.
+constexpr std::chrono::milliseconds kGrace{1500};
+
 constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 
 } // namespace
@@ -179,7 +182,7 @@ c10::intrusive_ptr<Work> ProcessGroupXCCL::begin(
     work->end_.record(getCurrentStream(stream.device_index()));
     work->end_.block(stream);
   }
-  if (work->is_timed_) {
+  if (work->is_timed_ || arePeersUnseen()) {
     work->completion_->markStart(stream);
   }
   return work;
@@ -219,6 +222,26 @@ void ProcessGroupXCCL::finish(const c10::intrusive_ptr<Work>& work) {
   }
 }
 
+// What had been enqueued before the failure goes on, so its tensors stay until it has passed.
+void ProcessGroupXCCL::abandon(const c10::intrusive_ptr<Work>& work) noexcept {
+  try {
+    finish(work);
+  } catch (const std::exception& error) {
+    if (env().log_level >= LogLevel::Warn) {
+      std::fprintf(stderr, "kunlun: rank %d: the end of a failed operation is not known: %s\n", rank_, error.what());
+    }
+  }
+}
+
+ProcessGroupXCCL::BatchGuard::~BatchGuard() {
+  if (std::uncaught_exceptions() > exceptions_ && group_.batch_) {
+    const Batch batch = *std::exchange(group_.batch_, std::nullopt);
+    if (batch.work != nullptr) {
+      group_.abandon(batch.work);
+    }
+  }
+}
+
 c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::launch(Request request, Body body) {
   checkOpen();
   const at::Tensor& first = request.outputs.empty() ? request.inputs.front() : request.outputs.front();
@@ -238,21 +261,31 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::launch(Request request, Body bo
     work = begin(request, communicator, stream);
     work->sequence_ = ++collectives_;
   }
+  if (in_batch) {
+    batch_->work = work; // which ends with the batch
+  }
   record(request.name, request.inputs, request.outputs, *work, false);
   Communicator::setPatience(request.is_async ? std::chrono::nanoseconds{0} : kPatience);
-  if (request.is_async) {
-    const c10::StreamGuard stream_guard(stream.unwrap());
-    body(*communicator, stream.handle());
-    std::lock_guard lock(work->stash_lock_);
-    work->stash_.insert(work->stash_.end(), request.inputs.begin(), request.inputs.end());
-    work->stash_.insert(work->stash_.end(), request.outputs.begin(), request.outputs.end());
-  } else {
-    body(*communicator, stream.handle());
-  }
   work->outputs_.insert(work->outputs_.end(), request.outputs.begin(), request.outputs.end());
-  if (in_batch) {
-    batch_->work = work;
-  } else {
+  try {
+    if (request.is_async) {
+      {
+        std::lock_guard lock(work->stash_lock_);
+        work->stash_.insert(work->stash_.end(), request.inputs.begin(), request.inputs.end());
+        work->stash_.insert(work->stash_.end(), request.outputs.begin(), request.outputs.end());
+      }
+      const c10::StreamGuard stream_guard(stream.unwrap());
+      body(*communicator, stream.handle());
+    } else {
+      body(*communicator, stream.handle());
+    }
+  } catch (...) {
+    if (!in_batch) {
+      abandon(work);
+    }
+    throw;
+  }
+  if (!in_batch) {
     finish(work);
   }
   return work;
@@ -265,6 +298,7 @@ std::optional<Completion::Clock::time_point> ProcessGroupXCCL::watch(
     std::vector<c10::intrusive_ptr<Work>>& ended,
     bool& has_expired) {
   std::vector<c10::intrusive_ptr<Work>> late;
+  std::vector<c10::intrusive_ptr<Work>> running; // where the dead are ours to see
   std::optional<Completion::Clock::time_point> next;
   {
     std::lock_guard lock(pending_lock_);
@@ -275,6 +309,9 @@ std::optional<Completion::Clock::time_point> ProcessGroupXCCL::watch(
         late.push_back(std::move(work));
       } else {
         next = std::min(next.value_or(now + kTick), work->deadline_);
+        if (arePeersUnseen() && work->completion_->hasStarted()) {
+          running.push_back(work);
+        }
       }
     }
     std::erase_if(pending_, [](const auto& work) { return work == nullptr; });
@@ -282,6 +319,9 @@ std::optional<Completion::Clock::time_point> ProcessGroupXCCL::watch(
   for (const auto& work : late) {
     expire(*work);
     has_expired = true;
+  }
+  for (const auto& work : running) {
+    next = std::min(*next, endIfBereaved(*work, now).value_or(*next));
   }
   return next;
 }
@@ -308,6 +348,39 @@ void ProcessGroupXCCL::expire(Work& work) {
   for (const auto& communicator : work.communicators_) {
     communicator->abort(text);
   }
+}
+
+std::optional<Completion::Clock::time_point> ProcessGroupXCCL::endIfBereaved(
+    Work& work,
+    Completion::Clock::time_point now) {
+  std::optional<Completion::Clock::time_point> next;
+  for (const auto& communicator : work.communicators_) {
+    if (communicator->error()) {
+      continue;
+    }
+    const std::string deaths = communicator->deaths();
+    if (deaths.empty()) {
+      continue;
+    }
+    if (!work.death_seen_) {
+      work.death_seen_ = now;
+    }
+    if (now < *work.death_seen_ + kGrace) {
+      next = *work.death_seen_ + kGrace;
+      continue;
+    }
+    if (env().log_level >= LogLevel::Warn) {
+      std::fprintf(
+          stderr,
+          "kunlun: rank %d: %s of group \"%s\" is ended, because %s\n",
+          rank_,
+          work.describe().c_str(),
+          options_->group_name.c_str(),
+          deaths.c_str());
+    }
+    communicator->abort(deaths);
+  }
+  return next;
 }
 
 void ProcessGroupXCCL::waitForPendingWorks() {

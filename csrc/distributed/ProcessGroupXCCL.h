@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -172,6 +173,18 @@ class ProcessGroupXCCL : public c10d::Backend {
     c10::intrusive_ptr<Work> work; // begins with the first collective
     std::vector<Transfer> transfers;
   };
+  // In every operation: one that raises closes the open batch, because torch does not come back to end it.
+  class BatchGuard {
+   public:
+    explicit BatchGuard(ProcessGroupXCCL& group) : group_(group) {}
+    BatchGuard(const BatchGuard&) = delete;
+    BatchGuard& operator=(const BatchGuard&) = delete;
+    ~BatchGuard();
+
+   private:
+    ProcessGroupXCCL& group_;
+    const int exceptions_ = std::uncaught_exceptions();
+  };
 
   // Puts `body` on the stream that the request asks for, with marks around it. Tensor operations in `body` go to that
   // stream too.
@@ -179,7 +192,11 @@ class ProcessGroupXCCL : public c10d::Backend {
   c10::intrusive_ptr<Work>
   begin(const Request& request, const std::shared_ptr<Communicator>& communicator, const Stream& stream);
   void finish(const c10::intrusive_ptr<Work>& work);
+  void abandon(const c10::intrusive_ptr<Work>& work) noexcept; // instead of finish, after a failure
   c10::intrusive_ptr<c10d::Work> transfer(const Transfer& what);
+  // Put the transfers of a batch on the stream of `work`, which is made where there is none.
+  void enqueueTransfers(std::vector<Transfer>& transfers, c10::intrusive_ptr<Work>& work);
+  void enqueueGroup(const std::vector<Transfer>& transfers, c10::DeviceIndex device, Work& work);
 
   // Checks that need no peer; raise ValueError before anything is enqueued.
   void checkTensor(const at::Tensor& tensor) const;
@@ -206,6 +223,8 @@ class ProcessGroupXCCL : public c10d::Backend {
       const Work& work,
       bool is_transfer);
   void expire(Work& work);
+  // Ends what runs with a rank that has died. Returns when to look again, unless as usual.
+  std::optional<Completion::Clock::time_point> endIfBereaved(Work& work, Completion::Clock::time_point now);
   void close(const char* why);
   std::vector<std::shared_ptr<Communicator>> allCommunicators();
 

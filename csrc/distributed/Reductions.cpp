@@ -68,6 +68,7 @@ kl_reduction reductionOf(const c10d::ReduceOp& op, const at::Tensor& tensor, Ten
 } // namespace
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  const BatchGuard guard(*this);
   const at::Tensor& tensor = checkSingle(tensors);
   Tensors inputs{tensor};
   const kl_reduction reduction = reductionOf(opts.reduceOp, tensor, inputs);
@@ -79,6 +80,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::allreduce(Tensors& tensors, con
 c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::allreduce_coalesced(
     Tensors& tensors,
     const c10d::AllreduceCoalescedOptions& opts) {
+  const BatchGuard guard(*this);
   checkTensors(tensors);
   checkDisjoint(tensors);
   Tensors inputs = tensors;
@@ -101,6 +103,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::allreduce_coalesced(
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  const BatchGuard guard(*this);
   const at::Tensor& tensor = checkSingle(tensors);
   checkRoot(opts.rootRank);
   Tensors inputs{tensor};
@@ -116,6 +119,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::reduce_scatter(
     Tensors& outputs,
     std::vector<Tensors>& inputs,
     const c10d::ReduceScatterOptions& opts) {
+  const BatchGuard guard(*this);
   const at::Tensor& output = checkSingle(outputs);
   TORCH_CHECK_VALUE(inputs.size() == 1, "Expecting one list of input tensors but got ", inputs.size());
   const Tensors& list = inputs.front();
@@ -143,6 +147,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::reduce_scatter(
 
 c10::intrusive_ptr<c10d::Work>
 ProcessGroupXCCL::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
+  const BatchGuard guard(*this);
   checkTensors({output, input});
   checkSameType(output, input);
   TORCH_CHECK_VALUE(
@@ -163,6 +168,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::reduce_scatter_tensor_coalesced
     Tensors& outputs,
     Tensors& inputs,
     const c10d::ReduceScatterOptions& opts) {
+  const BatchGuard guard(*this);
   checkTensors(inputs);
   checkTensors(outputs);
   checkDisjoint(outputs);

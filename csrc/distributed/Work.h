@@ -63,6 +63,7 @@ class Work : public c10d::Work {
   bool is_barrier_ = false;
   bool blocks_ = false;
   int source_rank_ = -1;
+  std::optional<Completion::Clock::time_point> death_seen_; // of one of its ranks, while it runs; the watchdog's
   bool is_timed_ = false;
   std::optional<size_t> record_id_;
   Event end_;
