@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from common_group import ALL_DTYPES, COMPLEX, FLOAT8, FLOATS, GroupTest, sample
+from common_batches import Batches
+from common_group import ALL_DTYPES, COMPLEX, FLOAT8, FLOATS, sample
 
 COUNTS = [0, 1, 7, 3001]
 EXACT = [torch.uint8, torch.int32, torch.int64]
@@ -41,7 +42,7 @@ def reduced(dtype: torch.dtype, count: int, op, size: int) -> torch.Tensor:
     return total.to(dtype)
 
 
-class BkclCollectives(GroupTest):
+class BkclCollectives(Batches):
     """Each method is a test; see GroupTest."""
 
     def on_device(self, dtype: torch.dtype, count: int, seed: int = 0) -> torch.Tensor:
@@ -76,7 +77,7 @@ class BkclCollectives(GroupTest):
                     self.same(tensor, expected)
 
     def test_unsigned_sums_wrap_around(self):
-        for dtype, signed in ((torch.uint32, torch.int32), (torch.uint64, torch.int64)):
+        for dtype, signed in ((torch.uint8, torch.int8), (torch.uint32, torch.int32), (torch.uint64, torch.int64)):
             high = torch.tensor([-1, -2 - self.rank], dtype=signed)
             tensor = high.view(dtype).to(self.device)
             dist.all_reduce(tensor)
@@ -186,25 +187,6 @@ class BkclCollectives(GroupTest):
                 dist.recv(tensor, 0)
                 self.same(tensor, sample(dtype, 77, 0))
 
-    def test_batches_with_several_sends_to_one_peer(self):
-        after, before = (self.rank + 1) % self.world_size, (self.rank - 1) % self.world_size
-        for turn in range(3):
-            sent = [self.on_device(torch.float32, 5 + i, seed=10 * turn + i) for i in range(4)]
-            received = [torch.empty(5 + i, device=self.device) for i in range(4)]
-            batch = [dist.P2POp(dist.isend, tensor, after) for tensor in sent]
-            batch += [dist.P2POp(dist.irecv, tensor, before) for tensor in received]
-            for work in dist.batch_isend_irecv(batch):
-                work.wait()
-            for i, tensor in enumerate(received):
-                self.same(tensor, sample(torch.float32, 5 + i, before, seed=10 * turn + i))
-
-    def test_batch_with_oneself(self):
-        sent, received = self.on_device(torch.int64, 6), torch.empty(6, dtype=torch.int64, device=self.device)
-        batch = [dist.P2POp(dist.isend, sent, self.rank), dist.P2POp(dist.irecv, received, self.rank)]
-        for work in dist.batch_isend_irecv(batch):
-            work.wait()
-        self.same(received, sample(torch.int64, 6, self.rank))
-
     def test_operations_of_two_streams_keep_their_order(self):
         total = torch.zeros(1000, device=self.device)
         works = []
@@ -217,6 +199,26 @@ class BkclCollectives(GroupTest):
             total += tensor
         n = self.world_size
         self.same(total, torch.full((1000,), float(sum(n * turn + sum(range(n)) for turn in range(10)))))
+
+    def test_sends_to_oneself_without_a_receive(self):
+        sent, received = torch.ones(6, device=self.device), torch.zeros(5, device=self.device)
+        short = [(received, self.rank)]
+        for receives, text in (([], "receives 0 times from itself"), (short, "its receive expects 20")):
+            with pytest.raises(ValueError, match=text):
+                self.exchange([(sent, self.rank)], receives)
+        self.same(received, torch.zeros(5))
+
+    def test_errors_are_their_own(self):
+        """What marks of operations ask of the chip does not show in a later error."""
+
+        def wrong() -> str:
+            with pytest.raises(NotImplementedError) as caught:
+                torch.kunlun.Event(enable_timing=True).record()
+            return str(caught.value)
+
+        first = wrong()
+        dist.all_reduce(self.on_device(torch.float32, 3))
+        assert wrong() == first
 
     def test_futures_and_completion(self):
         tensor = self.on_device(torch.float32, 10)

@@ -5,7 +5,8 @@ from functools import reduce
 
 import torch
 import torch.distributed as dist
-from common_group import ALL_DTYPES, COMPLEX, COUNTS, FLOAT8, FLOATS, INTEGERS, GroupTest, sample
+from common_batches import Batches
+from common_group import ALL_DTYPES, COMPLEX, COUNTS, FLOAT8, FLOATS, INTEGERS, sample
 from torch.distributed import ReduceOp
 
 LOGICAL = {
@@ -63,7 +64,7 @@ def reductions(dtype: torch.dtype) -> list:
     return list(ARITHMETIC)
 
 
-class Collectives(GroupTest):
+class Collectives(Batches):
     def samples(self, dtype, count, seed=0):
         return [sample(dtype, count, rank, seed) for rank in range(self.world_size)]
 

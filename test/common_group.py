@@ -2,9 +2,11 @@
 
 import json
 import traceback
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from common_ranks import Rank, Ranks
 
 INTEGERS = [
     torch.uint8,
@@ -73,6 +75,35 @@ class GroupTest:
                 json.dump({"last": name, "failures": failures}, file)
             if failures:
                 break
+
+
+# One run serves all methods: starting ranks takes longer than most of them.
+BODY = """
+from {module} import {name}
+start()
+{name}(rank, size).run({folder!r})
+dist.destroy_process_group()
+"""
+
+
+class Outcome:
+    """What each rank says of the methods of a GroupTest, and how it ended."""
+
+    def __init__(self, tests: type[GroupTest], ranks: Ranks, size: int, folder: Path):
+        body = BODY.format(module=tests.__module__, name=tests.__name__, folder=str(folder))
+        self.ended: list[Rank] = ranks.run(body, size=size)
+        files = [folder / f"{rank}.json" for rank in range(size)]
+        self.reports = [json.loads(file.read_text()) if file.exists() else None for file in files]
+
+    def check(self, method: str) -> None:
+        for rank, report in enumerate(self.reports):
+            assert report is not None, f"rank {rank}:\n{self.ended[rank].err}"
+            assert method not in report["failures"], f"rank {rank}:\n" + report["failures"][method]
+            assert method <= report["last"], f"rank {rank} did not get here; its last test was {report['last']}"
+
+    def check_end(self) -> None:
+        for rank, end in enumerate(self.ended):
+            assert end.code == 0, f"rank {rank}:\n{end.err}"
 
 
 def sample(dtype: torch.dtype, count: int, rank: int, seed: int = 0) -> torch.Tensor:

@@ -7,7 +7,8 @@
 // failure.
 //
 // Built with VENDOR_WORKS_AT_ONCE, each stream has a thread that does its work, as a card would; the stand-in for the
-// library of collectives (vendor_collectives.cpp) needs that, because its work waits for other processes.
+// library of collectives (vendor_collectives) needs that, because its work waits for other processes.
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -482,6 +483,15 @@ EXPORT int fake_launch(void* handle, std::function<int()>* work) {
   }
   push(*stream, Item{std::move(*work), nullptr, 0, true});
   return 0;
+}
+
+// For the tests: the stream is busy for so long.
+EXPORT int fake_sleep(void* handle, int milliseconds) {
+  std::function<int()> work = [=] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    return 0;
+  };
+  return fake_launch(handle, &work);
 }
 
 // Whether these bytes are memory of the current device.

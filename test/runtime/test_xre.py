@@ -1,27 +1,13 @@
 """The adapter over the vendor's runtime, against a stand-in for the vendor's library."""
 
-import pathlib
-import subprocess
-
 import pytest
-
-CHIP = pathlib.Path(__file__).parents[1] / "chip"
+from common_vendor import build
 
 
 @pytest.fixture(scope="session")
 def vendor(tmp_path_factory):
     """A function that gives the folder of the stand-in libraries."""
-
-    def build(*flags):
-        folder = tmp_path_factory.mktemp("vendor")
-        command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags]
-        libraries = [("vendor_runtime", "libxpurt.so", []), ("vendor_collectives", "libbkcl.so", ["-lxpurt"])]
-        for source, library, needs in libraries:
-            file = str(CHIP / f"{source}.cpp")
-            subprocess.run([*command, file, "-o", str(folder / library), f"-L{folder}", *needs], check=True)
-        return str(folder)
-
-    return build
+    return lambda *flags: str(build(tmp_path_factory.mktemp("vendor"), *flags))
 
 
 def test_the_adapter(programs, vendor):
