@@ -12,6 +12,7 @@
 #include "distributed/ChipCommunicator.h"
 #include "distributed/FlightRecorder.h"
 #include "distributed/Watchdog.h"
+#include "runtime/CachingAllocator.h"
 #include "runtime/Env.h"
 #include "runtime/EnvXccl.h"
 #include "runtime/Error.h"
@@ -109,6 +110,7 @@ void ProcessGroupXCCL::checkTensor(const at::Tensor& tensor) const {
       tensor.device(),
       " with layout ",
       tensor.layout());
+  CachingAllocator::checkAwake(tensor.storage().data());
   TORCH_CHECK_VALUE(tensor.is_contiguous(tensor.suggest_memory_format()), "Tensors must be contiguous");
   TORCH_CHECK_VALUE(
       !tensor.is_conj() && !tensor.is_neg(),

@@ -127,15 +127,19 @@ void bindPools(py::module_& module) {
       "_get_allocator_backend", [] { return PluggableAllocator::current() == nullptr ? "native" : "pluggable"; });
   py::class_<MemPool, std::shared_ptr<MemPool>>(module, "_MemPool")
       .def(
-          py::init<std::shared_ptr<PluggableAllocator>, bool, bool, bool>(),
+          py::init<std::shared_ptr<PluggableAllocator>, bool, bool, bool, bool>(),
           py::arg("allocator") = nullptr,
           py::arg("is_user_created") = true,
           py::arg("use_on_oom") = false,
-          py::arg("no_split") = false)
+          py::arg("no_split") = false,
+          py::arg("can_sleep") = false)
       .def_property_readonly("id", &MemPool::id)
       .def_property_readonly("device", &MemPool::device)
       .def_property_readonly("allocator", &MemPool::allocator)
       .def("use_count", &MemPool::useCount)
+      .def("_sleep", wrap_pybind_function_no_gil([](MemPool& pool, bool keep) { return pool.sleep(keep); }))
+      .def("_wake_up", wrap_pybind_function_no_gil([](MemPool& pool) { pool.wakeUp(); }))
+      .def_property_readonly("_is_asleep", &MemPool::isAsleep)
       .def("_begin", wrap_pybind_function([](MemPool& pool, int64_t device) { pool.begin(narrow(device)); }))
       .def("_end", wrap_pybind_function([](MemPool& pool, int64_t device) { pool.end(narrow(device)); }));
 }

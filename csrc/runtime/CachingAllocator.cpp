@@ -301,6 +301,22 @@ void emptyCache(c10::MempoolId_t pool) {
   }
 }
 
+AllocatorSleep putToSleep(c10::DeviceIndex device, c10::MempoolId_t pool, bool keep, uint64_t& bytes) {
+  return translate([&] { return core().putToSleep(device, pool, keep, currentStreamHandle(device), bytes); });
+}
+
+AllocatorSleep wakeUp(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  return translate([&] { return core().wakeUp(device, pool, currentStreamHandle(device)); });
+}
+
+bool isAsleep(const void* memory) {
+  return coreExists() && core().isAsleep(memory);
+}
+
+void refuseAsleep() {
+  TORCH_CHECK(false, "the tensor lies in a memory pool that sleeps and has no memory: call the pool's wake_up() first");
+}
+
 void enable(bool value) {
   caching.store(value, std::memory_order_relaxed);
 }

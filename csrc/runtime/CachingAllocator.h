@@ -1,6 +1,7 @@
 // torch's view of the caching allocator: c10::DeviceAllocator over CachingAllocatorCore.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,6 +17,8 @@
 
 namespace kunlun {
 class CachingAllocatorCore;
+enum class AllocatorSleep : uint8_t;
+extern constinit std::atomic<int> allocator_sleeping_pools;
 struct AllocatorRoute;
 } // namespace kunlun
 
@@ -68,6 +71,18 @@ void recordStream(const c10::DataPtr& ptr, c10::Stream stream);
 // Gives unused segments back to the driver, waiting for work that may still use them: those of the default pool and of
 // memory pools that nobody has any more, or of one memory pool.
 void emptyCache(c10::MempoolId_t pool = {0, 0});
+
+// See MemPool::sleep and MemPool::wakeUp.
+AllocatorSleep putToSleep(c10::DeviceIndex device, c10::MempoolId_t pool, bool keep, uint64_t& bytes);
+AllocatorSleep wakeUp(c10::DeviceIndex device, c10::MempoolId_t pool);
+[[noreturn]] void refuseAsleep();
+bool isAsleep(const void* memory);
+// Whoever hands a storage's memory to the chip calls this before: raises RuntimeError when its pool sleeps.
+inline void checkAwake(const void* memory) {
+  if (allocator_sleeping_pools.load(std::memory_order_relaxed) != 0 && isAsleep(memory)) [[unlikely]] {
+    refuseAsleep();
+  }
+}
 
 // With caching off, every allocation is the driver's, and goes back there as soon as no work uses it.
 void enable(bool value);

@@ -89,6 +89,7 @@ struct Hooks final : public at::PrivateUse1HooksInterface {
     c10::DataPtr fresh = impl->allocator()->allocate(bytes);
     const size_t kept = std::min(bytes, impl->nbytes());
     if (kept > 0 && impl->data() != nullptr) {
+      CachingAllocator::checkAwake(impl->data());
       const Stream stream = getCurrentStream(device.index());
       check(
           chip::runtime().memcpy_async(

@@ -19,7 +19,8 @@ class MemPool {
       std::shared_ptr<PluggableAllocator> allocator = nullptr,
       bool is_user_created = true,
       bool use_on_oom = false,
-      bool no_split = false);
+      bool no_split = false,
+      bool can_sleep = false);
   ~MemPool();
   MemPool(const MemPool&) = delete;
   MemPool& operator=(const MemPool&) = delete;
@@ -39,6 +40,15 @@ class MemPool {
   // From begin to end, the calling thread's allocations on `device` come from the pool. Calls nest.
   void begin(c10::DeviceIndex device);
   void end(c10::DeviceIndex device);
+
+  // For a pool made with `can_sleep`, on a chip with addresses apart from memory: gives the pool's memory back to the
+  // device and keeps the addresses, so that every tensor is where it was after wakeUp. The contents are kept in pinned
+  // host memory if `keep` is set, and lost otherwise. Returns the bytes given back. Nobody may allocate from the pool
+  // while it sleeps, and what lies in it must not be touched (see CachingAllocator::checkAwake).
+  uint64_t sleep(bool keep);
+  // Raises torch.OutOfMemoryError when the device has not enough memory; the pool sleeps on then.
+  void wakeUp();
+  bool isAsleep() const;
 
   // {0, n} for a user, {n, 0} otherwise, as c10::MempoolId_t has it.
   static c10::MempoolId_t newId(bool is_user_created);

@@ -51,11 +51,6 @@ def test_other_dtypes_are_refused(dtype):
         current_platform.check_if_supports_dtype(dtype)
 
 
-def test_sleep_mode_is_refused(run):
-    with pytest.raises(ValueError, match=r"[Ss]leep mode"):
-        run(enable_sleep_mode=True)
-
-
 def test_other_attention_backends_are_refused(run):
     with pytest.raises(ValueError, match="does not run on kunlun"):
         run(attention_config={"backend": "TRITON_ATTN"})

@@ -46,6 +46,7 @@ from torch_xpu_kunlun.kunlun._lazy import init, is_initialized
 from torch_xpu_kunlun.kunlun.memory import (
     KunlunPluggableAllocator,
     MemPool,
+    SleepableMemPool,
     caching_allocator_alloc,
     caching_allocator_delete,
     caching_allocator_disabled,
@@ -125,6 +126,7 @@ __all__ = [
     "ExternalStream",
     "KunlunPluggableAllocator",
     "MemPool",
+    "SleepableMemPool",
     "Stream",
     "StreamContext",
     "amp",

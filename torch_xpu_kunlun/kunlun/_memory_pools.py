@@ -84,6 +84,52 @@ class MemPool(_C._MemPool):
         return memory_snapshot(self.id, include_traces=include_traces)
 
 
+class SleepableMemPool(MemPool):
+    """A pool whose memory can go back to the device for a while, though its tensors stay where they are.
+
+    For programs that need a device now and then only: an engine that serves a model puts its weights and its cache to
+    sleep, somebody else uses the memory, and after ``wake_up`` every tensor, view and address is valid again. The pool
+    belongs to the device that is current when it is made, and is used with ``use_mem_pool``.
+
+    While it sleeps, nothing can be allocated from it, and an operator, copy or collective on one of its tensors raises
+    RuntimeError. Freeing them is allowed. ``memory_reserved`` and ``memory_snapshot`` are about the memory that is
+    there; ``memory_allocated`` counts the tensors, asleep or awake. Memory of the pool must not be shared with other
+    processes while it sleeps. The tensors of a pool that is dropped asleep can be freed only.
+
+    Raises NotImplementedError on a chip whose driver has no addresses apart from memory (``address_reserve`` and
+    ``memory_map`` of the chip interface).
+    """
+
+    def __init__(self) -> None:
+        _C._MemPool.__init__(self, None, can_sleep=True)
+
+    def sleep(self, keep: bool = True) -> int:
+        """Gives the pool's memory back to the device.
+
+        Args:
+            keep: whether ``wake_up`` is to bring the contents back. They are copied to pinned host memory, which is
+                freed when the pool is awake. Otherwise the contents are undefined after ``wake_up``.
+
+        Waits for all work of the pool's device; work of other devices on the pool's tensors must be over. Returns how
+        many bytes the device has got back. Raises RuntimeError when the pool sleeps already or when a thread is within
+        ``use_mem_pool`` for it.
+        """
+        return self._sleep(keep)
+
+    def wake_up(self) -> None:
+        """Takes memory from the device for the whole pool, and brings back what ``sleep`` has kept.
+
+        Raises ``torch.OutOfMemoryError`` when the device has not enough memory left: the pool sleeps on and can be
+        tried again. Raises RuntimeError when the pool is awake.
+        """
+        self._wake_up()
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the pool has given its memory back."""
+        return self._is_asleep
+
+
 @contextlib.contextmanager
 def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
     """Within it, what the calling thread allocates on ``device`` (default: the current device) comes from ``pool``.

@@ -39,6 +39,7 @@ from torch_xpu_kunlun.kunlun._memory_history import (
 from torch_xpu_kunlun.kunlun._memory_pools import (
     KunlunPluggableAllocator,
     MemPool,
+    SleepableMemPool,
     change_current_allocator,
     use_mem_pool,
 )
@@ -48,6 +49,7 @@ from torch_xpu_kunlun.kunlun.streams import Stream, current_stream
 __all__ = [
     "KunlunPluggableAllocator",
     "MemPool",
+    "SleepableMemPool",
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "caching_allocator_disabled",

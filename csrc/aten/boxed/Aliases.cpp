@@ -9,6 +9,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "aten/boxed/HostMemory.h"
+#include "runtime/CachingAllocator.h"
 
 namespace kunlun::aten {
 
@@ -97,6 +98,7 @@ c10::Storage Aliases::hostStorage(const at::Tensor& tensor, bool whole) {
     }
   }
   if (!host) {
+    CachingAllocator::checkAwake(storage.data());
     auto data = copies_ != nullptr ? copies_->make(storage)
                                    : c10::DataPtr(const_cast<void*>(storage.data()), c10::Device(c10::DeviceType::CPU));
     const void* address = data.get();

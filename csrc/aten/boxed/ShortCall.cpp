@@ -13,6 +13,7 @@
 #include "aten/boxed/Aliases.h"
 #include "aten/boxed/HostCall.h"
 #include "aten/boxed/HostMemory.h"
+#include "runtime/CachingAllocator.h"
 
 namespace kunlun::aten {
 
@@ -54,6 +55,7 @@ class HostTensors {
       }
     }
     const c10::DataPtr data(const_cast<void*>(storage->data()), kHost);
+    CachingAllocator::checkAwake(data.get());
     const bool marked = argument.is_conj() || argument.is_neg() || argument.unsafeGetTensorImpl()->is_wrapped_number();
     if (used_ == kKept || marked) {
       return remember(argument, describe(make(newStorage(storage->nbytes(), data.get())), argument));

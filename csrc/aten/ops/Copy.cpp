@@ -15,6 +15,7 @@
 #include "aten/Empty.h"
 #include "aten/Launch.h"
 #include "aten/Structured.h"
+#include "runtime/CachingAllocator.h"
 #include "runtime/Error.h"
 #include "runtime/Event.h"
 #include "runtime/SyncDebug.h"
@@ -45,6 +46,7 @@ void transfer(const at::Tensor& device, const at::Tensor& host, bool to_device, 
   if (!async) {
     noteSynchronization(to_device ? "a copy to the device" : "a copy to the host");
   }
+  CachingAllocator::checkAwake(device.storage().data());
   void* const device_data = const_cast<void*>(device.const_data_ptr());
   void* const host_data = const_cast<void*>(host.const_data_ptr());
   check(
@@ -123,6 +125,8 @@ void copyDeviceToHost(const at::Tensor& dst, const at::Tensor& src, bool non_blo
 // Runs on the source's current stream, after what the destination's current
 // stream has been given so far; later work of the destination waits for it.
 void copyBetweenDevices(const at::Tensor& dst, const at::Tensor& src) {
+  CachingAllocator::checkAwake(dst.storage().data());
+  CachingAllocator::checkAwake(src.storage().data());
   const auto src_stream = getCurrentStream(src.device().index());
   const auto dst_stream = getCurrentStream(dst.device().index());
   Event dst_ready;

@@ -98,6 +98,7 @@ void growStorage(c10::StorageImpl* storage, size_t nbytes) {
   auto data = CachingAllocator::allocateOnStream(nbytes, device.index(), stream);
   const auto keep = std::min(nbytes, storage->nbytes());
   if (keep != 0) {
+    CachingAllocator::checkAwake(storage->data());
     check(
         chip::runtime().memcpy_async(data.get(), storage->data(), keep, KL_COPY_DEVICE_TO_DEVICE, 0, stream),
         "resize_");

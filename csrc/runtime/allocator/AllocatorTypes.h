@@ -86,6 +86,16 @@ struct AllocatorPoolOptions {
   AllocatorMemory memory = {};
   bool use_on_oom = false; // its free blocks serve requests from outside before memory runs out
   bool no_split = false;   // every allocation gets a segment of its own
+  bool can_sleep = false;  // its memory can go back to the driver without its addresses; excludes the three above
+};
+
+// What putToSleep and wakeUp found.
+enum class AllocatorSleep : uint8_t {
+  Done,
+  NoSuchPool, // or one that cannot sleep
+  InUse,      // somebody allocates from it
+  NotAwake,
+  NotAsleep
 };
 
 // ---- errors -----------------------------------------------------------------
@@ -98,7 +108,7 @@ struct AllocatorOutOfMemory {
   uint64_t free_bytes, total_bytes; // as the driver counts
   uint64_t allowed;                 // by the memory fraction
   bool limited;                     // the fraction refused, not the driver
-  int64_t allocated, reserved;      // bytes in use, and in use or cached
+  int64_t allocated, reserved;      // bytes in use, apart from what sleeps, and in use or cached
   int64_t in_private_pools;         // bytes of `reserved` that belong to memory pools
 };
 

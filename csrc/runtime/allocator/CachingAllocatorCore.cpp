@@ -8,6 +8,7 @@
 
 namespace kunlun {
 
+constinit std::atomic<int> allocator_sleeping_pools{0};
 constinit thread_local AllocatorHostCall allocator_host_call;
 constinit thread_local AllocatorRoute* allocator_route = nullptr;
 constinit thread_local const AllocatorContext* allocator_borrowed_context = nullptr;

@@ -22,6 +22,9 @@ struct AllocatorHostCall {
 };
 extern constinit thread_local AllocatorHostCall allocator_host_call;
 
+// Pools of all cores that are not awake: while it is 0, nobody needs to ask whether a block sleeps.
+extern constinit std::atomic<int> allocator_sleeping_pools;
+
 // The memory pools that the calling thread allocates from, innermost first; see beginAllocateToPool. A thread that
 // works on behalf of another one borrows its list.
 struct AllocatorRoute;
@@ -83,10 +86,21 @@ class CachingAllocatorCore {
   int poolUseCount(int device, AllocatorPoolId id); // 0: there is none
   // Bytes that each memory pool of the device has from the driver.
   std::vector<std::pair<AllocatorPoolId, AllocatorStatArray>> poolReservedBytes(int device);
-  // From now on, what the calling thread allocates on the device comes from the pool. Also a use of the pool, which
-  // endAllocateToPool does not release. Calls nest. False when the calling thread does not allocate to that pool.
-  void beginAllocateToPool(int device, AllocatorPoolId id, const AllocatorPoolOptions& options = {});
+  // From now on, what the calling thread allocates on the device comes from the pool; false when that sleeps. Also a
+  // use of the pool, which endAllocateToPool does not release. Calls nest. endAllocateToPool returns false when the
+  // calling thread does not allocate to that pool.
+  bool beginAllocateToPool(int device, AllocatorPoolId id, const AllocatorPoolOptions& options = {});
   bool endAllocateToPool(int device, AllocatorPoolId id);
+
+  // Pools with `can_sleep`. One that sleeps has no memory; its addresses stay, so that its blocks are where they were
+  // once it is awake. Both wait for the device, copy by way of `stream`, and leave everything as it was when they
+  // throw: AllocatorOutOfMemory from wakeUp, which may be tried again. With `keep`, what is in use is kept in pinned
+  // host memory meanwhile; otherwise its contents are lost. `bytes`: what has been given back.
+  AllocatorSleep putToSleep(int device, AllocatorPoolId id, bool keep, kl_stream stream, uint64_t& bytes);
+  AllocatorSleep wakeUp(int device, AllocatorPoolId id, kl_stream stream);
+  bool poolSleeps(int device, AllocatorPoolId id);
+  // Whether the block is in use and has no memory at present.
+  bool isAsleep(const void* ptr);
 
   // Recording who allocated what and when.
   void recordHistory(const AllocatorHistoryOptions& options);

@@ -47,6 +47,7 @@ struct CachingAllocatorCore::Segment {
   StreamPool* pool = nullptr;
   bool small = false;
   bool expandable = false;
+  bool asleep = false;    // of a pool with can_sleep: addresses that have no memory at present
   size_t granularity = 0; // of mapping
   AllocatorContext context;
 };
@@ -68,11 +69,20 @@ struct CachingAllocatorCore::StreamPool {
 
 // The default pool of a device, or a memory pool of a user.
 struct CachingAllocatorCore::Pool {
+  // What is kept of a pool that sleeps: pieces of its memory, one after the other in pinned host memory.
+  struct Backup {
+    void* host = nullptr;
+    std::vector<std::pair<char*, size_t>> pieces;
+  };
+
   explicit Pool(Device* d, AllocatorPoolId i = {0, 0}, const AllocatorPoolOptions& o = {})
       : device(d), id(i), options(o) {}
   bool isPrivate() const {
     return id != AllocatorPoolId(0, 0);
   }
+
+  // Falling asleep or waking up takes a while without the lock, in which the segments stay as they are.
+  enum class State : uint8_t { Awake, Changing, Asleep };
 
   Device* const device;
   const AllocatorPoolId id;
@@ -82,6 +92,8 @@ struct CachingAllocatorCore::Pool {
   AllocatorStatArray reserved_bytes;
   std::vector<std::unique_ptr<StreamPool>> streams;
   StreamPool* last = nullptr;
+  State state = State::Awake;
+  Backup backup;
 };
 
 struct AllocatorRoute {
@@ -125,8 +137,13 @@ class CachingAllocatorCore::Device {
   void releasePool(AllocatorPoolId id);
   int poolUseCount(AllocatorPoolId id);
   std::vector<std::pair<AllocatorPoolId, AllocatorStatArray>> poolReservedBytes();
-  void beginAllocateToPool(AllocatorPoolId id, const AllocatorPoolOptions& options);
+  bool beginAllocateToPool(AllocatorPoolId id, const AllocatorPoolOptions& options);
   bool endAllocateToPool(AllocatorPoolId id);
+
+  AllocatorSleep putToSleep(AllocatorPoolId id, bool keep, kl_stream stream, uint64_t& bytes);
+  AllocatorSleep wakeUp(AllocatorPoolId id, kl_stream stream);
+  bool poolSleeps(AllocatorPoolId id);
+  bool isAsleep(const Block* block);
 
   void recordHistory(const AllocatorHistoryOptions& options);
   void snapshot(AllocatorSnapshot& out, bool traces, const AllocatorPoolId* pool);
@@ -195,6 +212,17 @@ class CachingAllocatorCore::Device {
   Block* mapFront(Block* addresses, size_t bytes, const Request& request);
   void unmapInside(Block* block);
   void releaseAddresses(Block* addresses);
+
+  // Sleep: pools whose memory comes and goes while their addresses stay.
+  kl_result mapAddresses(size_t bytes, void** out);
+  void backUp(Pool& pool, kl_stream stream);
+  void restore(Pool& pool, kl_stream stream);
+  void dropBackup(Pool& pool);
+  size_t bytesAsleep(const Pool& pool) const;
+  bool mapPool(Pool& pool);
+  void unmapPool(Pool& pool);
+  void setState(Pool& pool, Pool::State state);
+  int64_t allocatedAsleep() const;
 
   // Reclaim: other streams, giving memory back.
   void recordEvents(Block* block);

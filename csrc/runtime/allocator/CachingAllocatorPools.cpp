@@ -22,8 +22,8 @@ std::vector<std::pair<AllocatorPoolId, AllocatorStatArray>> CachingAllocatorCore
   return devices_[device]->poolReservedBytes();
 }
 
-void CachingAllocatorCore::beginAllocateToPool(int device, AllocatorPoolId id, const AllocatorPoolOptions& options) {
-  devices_[device]->beginAllocateToPool(id, options);
+bool CachingAllocatorCore::beginAllocateToPool(int device, AllocatorPoolId id, const AllocatorPoolOptions& options) {
+  return devices_[device]->beginAllocateToPool(id, options);
 }
 
 bool CachingAllocatorCore::endAllocateToPool(int device, AllocatorPoolId id) {
@@ -49,6 +49,9 @@ void CachingAllocatorCore::Device::releasePool(AllocatorPoolId id) {
   }
   if (--pool->second->use_count != 0) {
     return;
+  }
+  if (pool->second->state == Pool::State::Asleep) {
+    dropBackup(*pool->second); // nobody can wake it up any more
   }
   // What idle streams have left goes back at once. Nothing is waited for: the rest goes back when the cache is emptied.
   for (const auto& streams : pool->second->streams) {
@@ -76,10 +79,18 @@ std::vector<std::pair<AllocatorPoolId, AllocatorStatArray>> CachingAllocatorCore
   return result;
 }
 
-void CachingAllocatorCore::Device::beginAllocateToPool(AllocatorPoolId id, const AllocatorPoolOptions& options) {
-  retainPool(id, options);
+bool CachingAllocatorCore::Device::beginAllocateToPool(AllocatorPoolId id, const AllocatorPoolOptions& options) {
   Lock lock(mutex_);
-  allocator_route = new AllocatorRoute{private_pools_[id].get(), allocator_route};
+  auto& pool = private_pools_[id];
+  if (pool == nullptr) {
+    pool = std::make_unique<Pool>(this, id, options);
+  }
+  if (pool->state != Pool::State::Awake) {
+    return false;
+  }
+  ++pool->use_count;
+  allocator_route = new AllocatorRoute{pool.get(), allocator_route};
+  return true;
 }
 
 bool CachingAllocatorCore::Device::endAllocateToPool(AllocatorPoolId id) {

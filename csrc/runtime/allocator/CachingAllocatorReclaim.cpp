@@ -231,6 +231,9 @@ void CachingAllocatorCore::Device::giveBack(Block* block) {
 }
 
 void CachingAllocatorCore::Device::releaseSegments(StreamPool& pool, uint64_t done_sequence) {
+  if (pool.owner->state == Pool::State::Changing) {
+    return;
+  }
   for (FreeBins* bins : {&pool.small, &pool.large}) {
     // Unmapping puts what is left of a block into other bins, where it may be met again, with nothing left to do.
     bins->forEach([&](FreeBinNode* node) {
@@ -245,8 +248,14 @@ void CachingAllocatorCore::Device::releaseSegments(StreamPool& pool, uint64_t do
 
 // Memory pools that have no user and no memory left.
 void CachingAllocatorCore::Device::dropUnusedPools() {
-  std::erase_if(
-      private_pools_, [](const auto& entry) { return entry.second->use_count == 0 && entry.second->segments == 0; });
+  std::erase_if(private_pools_, [this](const auto& entry) {
+    Pool& pool = *entry.second;
+    const bool unused = pool.use_count == 0 && pool.segments == 0;
+    if (unused) {
+      setState(pool, Pool::State::Awake); // it is not counted among the sleeping ones any more
+    }
+    return unused;
+  });
 }
 
 // PYTORCH_ALLOC_CONF=garbage_collection_threshold: before the device is asked for memory beyond that share of what is

@@ -58,8 +58,8 @@ bool CachingAllocatorCore::Device::fitsLimit(size_t bytes) const {
 
 // A free block that is in no bin, or NULL when neither the driver nor the memory fraction has room.
 Block* CachingAllocatorCore::Device::newSegment(StreamPool& pool, const Request& request) {
-  if (settings().expandable_segments && pool.owner->options.memory.allocate == nullptr &&
-      !pool.owner->options.no_split) {
+  const AllocatorPoolOptions& options = pool.owner->options;
+  if (settings().expandable_segments && options.memory.allocate == nullptr && !options.no_split && !options.can_sleep) {
     return growExpandable(pool, request);
   }
   return newPlainSegment(pool, request, segmentSize(request));
@@ -77,18 +77,22 @@ Block* CachingAllocatorCore::Device::newPlainSegment(StreamPool& pool, const Req
       return nullptr;
     }
   } else {
-    const kl_result result = runtime_.memory_alloc(index_, bytes, KL_MEMORY_MAIN, &ptr);
+    const bool can_sleep = pool.owner->options.can_sleep;
+    const kl_result result =
+        can_sleep ? mapAddresses(bytes, &ptr) : runtime_.memory_alloc(index_, bytes, KL_MEMORY_MAIN, &ptr);
     if (result == KL_ERROR_OUT_OF_MEMORY) {
       return nullptr;
     }
     if (result != KL_SUCCESS) {
-      throw AllocatorDriverFailure{result, "memory_alloc"};
+      throw AllocatorDriverFailure{result, can_sleep ? "address_reserve or memory_map" : "memory_alloc"};
     }
   }
   Block** entry = blocks_.at(ptr);
   if (entry == nullptr) {
     if (memory.allocate != nullptr) {
       memory.free(ptr, bytes, index_, pool.stream);
+    } else if (pool.owner->options.can_sleep) {
+      runtime_.address_release(index_, ptr);
     } else {
       runtime_.memory_free(index_, ptr);
     }
@@ -140,20 +144,23 @@ kl_result CachingAllocatorCore::Device::freeSegment(Block* block) {
   if (pool.owner->options.memory.free != nullptr) {
     pool.owner->options.memory.free(block->ptr, block->size, index_, pool.stream);
   } else {
-    const kl_result result = runtime_.memory_free(index_, block->ptr);
+    const kl_result result = pool.owner->options.can_sleep ? runtime_.address_release(index_, block->ptr)
+                                                           : runtime_.memory_free(index_, block->ptr);
     if (result != KL_SUCCESS) {
       return result;
     }
   }
+  const auto segment = segments_.find(block->ptr);
+  const bool asleep = segment->second.asleep; // its memory has gone back before
   pool.bins(block->small).remove(block);
   *blocks_.at(block->ptr) = nullptr;
-  segments_.erase(block->ptr);
+  segments_.erase(segment);
   ++stats_.num_device_free;
-  countSegment(pool, block->small, -static_cast<int64_t>(block->size), -1);
+  countSegment(pool, block->small, asleep ? 0 : -static_cast<int64_t>(block->size), -1);
   if (isOversize(block->small, block->size)) {
     stats_.oversize_segments.decrease(1);
   }
-  if (history_ != nullptr) {
+  if (history_ != nullptr && !asleep) {
     note(AllocatorAction::SegmentFree, block->ptr, block->size, &pool);
   }
   dropBlock(block);
@@ -208,7 +215,7 @@ void CachingAllocatorCore::Device::outOfMemory(const Request& request, size_t se
   report.requested = request.bytes;
   report.segment = segment_size;
   report.allowed = allowed_;
-  report.allocated = stats_.allocated_bytes[0].current;
+  report.allocated = stats_.allocated_bytes[0].current - allocatedAsleep();
   report.reserved = stats_.reserved_bytes[0].current;
   report.limited = !fitsLimit(segment_size);
   for (const auto& [id, pool] : private_pools_) {

@@ -96,7 +96,7 @@ void CachingAllocatorCore::Device::note(
 void CachingAllocatorCore::Device::snapshot(AllocatorSnapshot& out, bool traces, const AllocatorPoolId* only) {
   Lock lock(mutex_);
   for (const auto& [base, segment] : segments_) {
-    if (only != nullptr && segment.pool->owner->id != *only) {
+    if (segment.asleep || (only != nullptr && segment.pool->owner->id != *only)) {
       continue;
     }
     AllocatorSegmentInfo info{};

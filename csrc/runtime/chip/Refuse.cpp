@@ -84,6 +84,8 @@ bool fill(kl_result (*&entry)(Arguments...), Tag) {
   return true;
 }
 
+constexpr const char* kAddresses = "addresses apart from memory, as expandable segments and pools that sleep need them";
+
 } // namespace
 
 #define KUNLUN_FILL(member, description) \
@@ -149,10 +151,10 @@ void completeTable(kl_runtime_table& table, const char* driver) {
   any |= KUNLUN_FILL(device_telemetry, "sensors");
   any |= KUNLUN_FILL(event_ipc_get_handle, "events shared between processes");
   any |= KUNLUN_FILL(event_ipc_open_handle, "events shared between processes");
-  any |= KUNLUN_FILL(address_reserve, "expandable segments");
-  any |= KUNLUN_FILL(address_release, "expandable segments");
-  any |= KUNLUN_FILL(memory_map, "expandable segments");
-  any |= KUNLUN_FILL(memory_unmap, "expandable segments");
+  any |= KUNLUN_FILL(address_reserve, kAddresses);
+  any |= KUNLUN_FILL(address_release, kAddresses);
+  any |= KUNLUN_FILL(memory_map, kAddresses);
+  any |= KUNLUN_FILL(memory_unmap, kAddresses);
   any |= KUNLUN_FILL(stream_device, "way to tell streams from other addresses");
   any |= KUNLUN_FILL(stream_write_value32, "words of memory that streams write for each other");
   any |= KUNLUN_FILL(stream_wait_value32, "words of memory that streams wait for");

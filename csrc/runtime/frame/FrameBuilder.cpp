@@ -3,6 +3,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "runtime/CachingAllocator.h"
+
 namespace kunlun::frame {
 
 FrameBuilder::FrameBuilder(const char* schema, kl_stream_st* stream, c10::Device device, uint32_t nargs, uint32_t nouts)
@@ -66,6 +68,7 @@ void FrameBuilder::fillTensor(kl_value* value, const at::Tensor& tensor) {
   if (C10_LIKELY(impl->device() == device_)) {
     const auto& storage = impl->unsafe_storage();
     t.data = const_cast<void*>(storage.data());
+    CachingAllocator::checkAwake(t.data);
     t.storage_id = reinterpret_cast<uint64_t>(storage.unsafeGetStorageImpl());
     t.storage_bytes = storage.nbytes();
     t.offset = impl->storage_offset();

@@ -188,6 +188,7 @@ void* Arena::reserve(uint64_t bytes) {
       insertFree(offset + rounded, start + have - offset - rounded);
     }
     ranges_[offset] = {rounded, std::vector<bool>(rounded / kGranularity)};
+    setAccess(offset, rounded, false);
     return base_ + offset;
   }
   raise(
@@ -212,6 +213,7 @@ void Arena::release(void* base) {
     punch(offset, bytes);
     used_bytes_ -= units * kGranularity;
   }
+  setAccess(offset, bytes, true);
   ranges_.erase(range);
   giveAddresses(offset, bytes);
 }
@@ -249,6 +251,7 @@ void Arena::map(void* ptr, uint64_t bytes) {
     outOfMemory(bytes);
   }
   fresh(offsetOf(ptr), bytes);
+  setAccess(offsetOf(ptr), bytes, true);
   std::fill_n(units.begin() + static_cast<std::ptrdiff_t>(first), bytes / kGranularity, true);
   used_bytes_ += bytes;
 }
@@ -257,6 +260,7 @@ void Arena::unmap(void* ptr, uint64_t bytes) {
   std::lock_guard lock(lock_);
   uint64_t first = 0;
   auto& units = checkUnits(ptr, bytes, true, first);
+  setAccess(offsetOf(ptr), bytes, false);
   punch(offsetOf(ptr), bytes);
   std::fill_n(units.begin() + static_cast<std::ptrdiff_t>(first), bytes / kGranularity, false);
   used_bytes_ -= bytes;
@@ -301,6 +305,16 @@ void Arena::clear() {
         fresh(offset + unit * kGranularity, kGranularity);
       }
     }
+  }
+}
+
+// Keeps the protection key. Where pages themselves are protected around running items, these have the say.
+void Arena::setAccess(uint64_t offset, uint64_t bytes, bool accessible) const {
+  if (detail::protection.load(std::memory_order_relaxed) == Protection::Pages) {
+    return;
+  }
+  if (mprotect(base_ + offset, bytes, accessible ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) {
+    raise(KL_ERROR_RUNTIME, device_, "cannot change the access to device memory: %s", std::strerror(errno));
   }
 }
 

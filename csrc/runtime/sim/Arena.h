@@ -33,7 +33,8 @@ class Arena {
 
   void* allocate(uint64_t bytes);
   void free(void* ptr);
-  // Ranges of addresses, and memory in parts of them, in units of kGranularity.
+  // Ranges of addresses, and memory in parts of them, in units of kGranularity. Kernels that touch a part without
+  // memory end the process by SIGSEGV, as the file would hand out zeros and take memory that nobody has counted.
   void* reserve(uint64_t bytes);
   void release(void* base);
   void map(void* ptr, uint64_t bytes);
@@ -80,6 +81,7 @@ class Arena {
   void giveAddresses(uint64_t offset, uint64_t bytes);
   [[noreturn]] void outOfMemory(uint64_t bytes) const;
   std::vector<bool>& checkUnits(void* ptr, uint64_t bytes, bool mapped, uint64_t& first);
+  void setAccess(uint64_t offset, uint64_t bytes, bool accessible) const;
   void fresh(uint64_t offset, uint64_t bytes) const;
   void punch(uint64_t offset, uint64_t bytes) const;
   void insertFree(uint64_t offset, uint64_t bytes);

@@ -145,9 +145,7 @@ void startProtection() {
     }
     state().key = key;
   }
-  if (planned != Protection::Off) {
-    installSegvHandler();
-  }
+  installSegvHandler(); // also without protection: addresses may have no memory
   detail::protection.store(planned, std::memory_order_release);
 }
 
@@ -179,9 +177,8 @@ bool protect(const Region& region) {
 } // namespace
 
 void protectArena(const Arena& arena) {
-  if (protect({arena.base(), arena.span(), arena.device()})) {
-    announceArena(arena);
-  }
+  protect({arena.base(), arena.span(), arena.device()});
+  announceArena(arena);
 }
 
 void protectImported(char* base, uint64_t bytes, int device) {

@@ -19,7 +19,8 @@ Protection plannedProtection();
 // Why protection is off although it was left to us, "" otherwise.
 const char* protectionNote();
 
-// At the start of the chip: takes a key where keys are used, and installs the SIGSEGV handler that explains.
+// At the start of the chip: takes a key where keys are used, and installs the SIGSEGV handler that explains, which also
+// knows addresses without memory and forked children.
 void startProtection();
 // Puts a new arena under protection.
 void protectArena(const Arena& arena);

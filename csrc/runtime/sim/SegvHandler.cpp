@@ -78,7 +78,13 @@ uintptr_t faultAddress(const siginfo_t* info, const void* context) {
 #endif
 }
 
-void explain(uintptr_t address) {
+// A kernel, or with protection off any code, touched addresses that have no memory. Those of the host's code that may
+// touch none of them are told apart by the signal's code, where protection is by keys.
+bool isUnmapped(const siginfo_t* info) {
+  return info->si_code == SEGV_ACCERR && detail::protection.load(std::memory_order_relaxed) != Protection::Pages;
+}
+
+void explain(uintptr_t address, bool unmapped) {
   for (const Range& range : ranges) {
     const uintptr_t bytes = range.bytes.load(std::memory_order_acquire);
     const uintptr_t base = range.base.load(std::memory_order_relaxed);
@@ -87,23 +93,36 @@ void explain(uintptr_t address) {
       continue;
     }
     Message message;
-    message.text("kunlun: host code touched kunlun device memory at 0x").number(address, 16);
+    message.text(
+        unmapped ? "kunlun: kunlun addresses without memory were touched at 0x"
+                 : "kunlun: host code touched kunlun device memory at 0x");
+    message.number(address, 16);
     message.text(" (device ").number(static_cast<uintptr_t>(device), 10);
     message.text(", offset 0x").number(address - base, 16).text(").\n");
+    if (unmapped) {
+      message.text("kunlun: their memory has been given back, as by a memory pool that sleeps: wake it up first.\n");
+      message.text("kunlun: the process ends by SIGSEGV.\n");
+      message.print();
+      return;
+    }
     if (phase.load(std::memory_order_relaxed) == Phase::Forked) {
       message.text(
           "kunlun: this process was forked after the device was started; device memory does not exist here.\n");
     } else {
       message.text("kunlun: only the chip may use device memory; copy the tensor to the host first, with .cpu().\n");
     }
-    message.text("kunlun: the process ends by SIGSEGV; KUNLUN_SIM_PROTECT=off turns this check off.\n");
+    message.text("kunlun: the process ends by SIGSEGV");
+    if (detail::protection.load(std::memory_order_relaxed) != Protection::Off) {
+      message.text("; KUNLUN_SIM_PROTECT=off turns this check off");
+    }
+    message.text(".\n");
     message.print();
     return;
   }
 }
 
 void onSegv(int number, siginfo_t* info, void* context) {
-  explain(faultAddress(info, context));
+  explain(faultAddress(info, context), isUnmapped(info));
   if ((previous.sa_flags & SA_SIGINFO) != 0) {
     previous.sa_sigaction(number, info, context);
     return;

@@ -131,6 +131,10 @@ class KunlunPlatform(Platform):
     def is_pin_memory_available(cls) -> bool:
         return True
 
+    def is_sleep_mode_available(self) -> bool:
+        """A chip that lacks what it takes says so when the worker makes its first pool: nothing here starts one."""
+        return True
+
     @classmethod
     def support_hybrid_kv_cache(cls) -> bool:
         return True
@@ -164,6 +168,15 @@ class KunlunPlatform(Platform):
 
         # The V1 runner's outputs for asynchronous scheduling are made of CUDA streams.
         vllm_config.scheduler_config.async_scheduling = False
+
+        model = vllm_config.model_config
+        if model is not None and model.enable_sleep_mode:
+            if model.sleep_mode_backend == "cumem":  # vLLM's default, which is CUDA's
+                model.sleep_mode_backend = "kunlun"
+            if model.enable_nccl_comm_suspend:
+                raise ValueError(
+                    "XCCL keeps its memory while a model sleeps: leave out --enable-nccl-comm-suspend on kunlun"
+                )
 
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":

@@ -18,7 +18,7 @@ from vllm.v1.worker.utils import request_memory
 from vllm.v1.worker.worker_base import CompilationTimes
 
 from torch_xpu_kunlun import engines
-from torch_xpu_kunlun.engines.vllm import layers
+from torch_xpu_kunlun.engines.vllm import layers, sleep
 
 logger = init_logger("vllm.plugins.kunlun")  # below vLLM's logger, which shows it
 
@@ -38,6 +38,7 @@ class KunlunWorker(Worker):
 
     def __init__(self, *args, **kwargs) -> None:
         _let_the_profiler_in()
+        sleep.register()
         super().__init__(*args, **kwargs)
 
     def init_device(self) -> None:
@@ -85,8 +86,12 @@ class KunlunWorker(Worker):
         return KunlunModelRunner(self.vllm_config, self.device)
 
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager:
-        """No pools apart for weights and cache: they serve the sleep mode only, which the platform refuses."""
-        return nullcontext()
+        """Upstream knows CUDA's and XPU's allocators by name; pools apart serve the sleep mode only."""
+        if not self.model_config.enable_sleep_mode:
+            return nullcontext()
+        backend = self.sleep_mode_backend
+        # A backend from elsewhere has its own way.
+        return backend.pool(tag) if isinstance(backend, sleep.KunlunSleepModeBackend) else nullcontext()
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Nothing is compiled or captured; one step of the largest batch settles the allocator's segments."""

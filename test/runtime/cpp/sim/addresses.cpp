@@ -88,6 +88,20 @@ TEST(there_are_more_addresses_than_memory_but_not_more_memory) {
   CHECK(contains(lastError().text, "of addresses in one piece"));
 }
 
+// Ends by SIGSEGV, with a message of its own: a kernel must not find zeros where memory has been given back.
+TEST_ALONE(addresses_without_memory_are_not_touched) {
+  Addresses range(4 * kMiB);
+  Stream stream;
+  OK(rt().memory_map(0, range.base, 4 * kMiB));
+  OK(rt().memset_async(range.base, 1, 4 * kMiB, stream));
+  OK(rt().stream_synchronize(stream));
+  OK(rt().memory_unmap(0, range.base + 2 * kMiB, 2 * kMiB));
+  OK(rt().memset_async(range.base, 2, 2 * kMiB, stream)); // what is left is not concerned
+  OK(rt().stream_synchronize(stream));
+  OK(rt().memset_async(range.base, 3, 4 * kMiB, stream));
+  rt().stream_synchronize(stream);
+}
+
 // With KUNLUN_SIM_PROTECT=on: ends by SIGSEGV, with the message.
 TEST_ALONE(host_access_to_mapped_addresses_is_explained) {
   Addresses range(2 * kMiB);
