@@ -17,30 +17,43 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     largest = x.abs().amax(-1, keepdim=True).clamp_min(1e-12)
-    return (x * (torch.full_like(largest, 127) / largest)).round().clamp(-127, 127), largest * torch.tensor(1 / 127)
+    return (x * (torch.full_like(largest, 127) / largest)).round().clamp(-127, 127), largest * x.new_tensor(1 / 127)
 
 
 class Int8Linear(torch.nn.Module):
+    """The layer in its inputs' dtype; its integer sums are exact."""
+
     def __init__(self, linear: torch.nn.Linear):
         super().__init__()
-        self.rows, self.scale = quantised(linear.weight.detach())
+        rows, scale = quantised(linear.weight.detach())
+        self.register_buffer("rows", rows)
+        self.register_buffer("scale", scale)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens, scale = quantised(x)
-        return (tokens.double() @ self.rows.double().T).float() * scale * self.scale.T
+        return (tokens.double() @ self.rows.double().T).to(x.dtype) * scale * self.scale.T
+
+
+def replace_linear(model: torch.nn.Module) -> dict[str, Int8Linear]:
+    """Put an Int8Linear in place of every linear layer but the last; returns them by name."""
+    layers = {
+        name: Int8Linear(layer)
+        for name, layer in model.named_modules()
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head"
+    }
+    for name, layer in layers.items():
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, layer)
+    return layers
 
 
 def main(source: str, target: str, prompts: list[str], new_tokens: int) -> list[list[int]]:
     tokenizer = AutoTokenizer.from_pretrained(source)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
-    for name, layer in list(model.named_modules()):
-        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
-            int8 = Int8Linear(layer)
-            tensors[f"{name}.weight"] = int8.rows.to(torch.int8)
-            tensors[f"{name}.weight_scale"] = int8.scale
-            parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, int8)
+    for name, layer in replace_linear(model).items():
+        tensors[f"{name}.weight"] = layer.rows.to(torch.int8)
+        tensors[f"{name}.weight_scale"] = layer.scale
     if not model.config.tie_word_embeddings:
         tensors["lm_head.weight"] = model.lm_head.weight.detach().contiguous()
     model.config.save_pretrained(target)
