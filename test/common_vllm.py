@@ -59,10 +59,13 @@ class Server:
         lines = httpx.get(f"{self.address}/metrics", timeout=30).text.splitlines()
         return any(line.startswith("vllm:num_requests_running") and not line.endswith(" 0.0") for line in lines)
 
+    def request(self, tokens: int, **options) -> dict:
+        """Asks for so many tokens."""
+        return {"model": self.model, "prompt": [5, 6, 7], "max_tokens": tokens, "ignore_eos": True, **options}
+
     def write(self, tokens: int) -> dict:
         """The answer to a request for so many tokens."""
-        body = {"model": self.model, "prompt": [5, 6, 7], "max_tokens": tokens, "ignore_eos": True}
-        return httpx.post(f"{self.address}/v1/completions", json=body, timeout=120).json()
+        return httpx.post(f"{self.address}/v1/completions", json=self.request(tokens), timeout=120).json()
 
     def end(self, number: int, everybody: bool = False) -> int:
         """Its exit code after this signal, which all its processes get where a terminal sends it to everybody."""
