@@ -90,6 +90,7 @@ HOOKS = (
     ),
     ("sglang.srt.entrypoints.engine.Engine._launch_subprocesses", leftovers.unlink_load_file, HookType.AFTER),
     ("sglang.srt.entrypoints.engine.Engine.shutdown", leftovers.remove_load_files, HookType.AFTER),
+    ("sglang.srt.managers.scheduler.Scheduler.__init__", leftovers.remove_load_file_of_failed_start, HookType.AROUND),
     (
         "sglang.srt.distributed.device_communicators.shm_broadcast.MessageQueue.wait_until_ready",
         leftovers.unlink_queue,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,16 @@ def unlink_load_file(result: tuple, *args: Any, **kwargs: Any) -> None:
         path = Path(reader.path)
         path.unlink(missing_ok=True)
         _files.discard(path)
+
+
+def remove_load_file_of_failed_start(original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    """Hook: a scheduler that fails has its whole engine killed, so it removes the file that it has made."""
+    try:
+        original(scheduler, *args, **kwargs)
+    except BaseException:
+        if path := getattr(getattr(scheduler, "load_snapshot_writer", None), "path", None):
+            Path(path).unlink(missing_ok=True)
+        raise
 
 
 def unlink_queue(result: Any, queue: Any, *args: Any, **kwargs: Any) -> None:
