@@ -2,6 +2,7 @@
 import pytest
 
 from tools import zoo
+from tools.matrix.known import KNOWN
 
 
 def models(quick: tuple[str, ...], every: tuple[str, ...]):
@@ -17,3 +18,15 @@ def checkpoint_or_skip(name: str):
     if reason := zoo.unavailable(name):
         pytest.skip(f"{reason}: https://huggingface.co/docs/transformers/model_doc/{name}")
     return zoo.checkpoint(name)
+
+
+def check_same(engine: str, result: dict) -> None:
+    """What the matrix says of one model: the same as transformers, or what tools/matrix/known.py has a line for."""
+    if result["status"] == "unavailable":
+        pytest.skip(result["reason"] + ": https://huggingface.co/docs/transformers")
+    if known := KNOWN.get((engine, result["name"])):
+        assert result["status"] != "same", "tools/matrix/known.py has a line that no longer holds"
+        assert known.shows in result["reason"], result.get("traceback")
+        pytest.skip(known.why)
+    assert (result["status"], result["reason"]) == ("same", None), result.get("traceback")
+    assert result["fallback"] == 0

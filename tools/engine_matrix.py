@@ -5,7 +5,6 @@
 # Each model runs in a process of its own. Its tokens must be those that transformers writes on the CPU, with --tp also
 # those of one device. Results lie in build/engine_matrix; docs/engine_models.md is written from them.
 import argparse
-import json
 import signal
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from tools import zoo
 from tools.matrix import page
-from tools.matrix.session import PACKAGES, RESULTS, Side, SideError
+from tools.matrix.session import PACKAGES, Side, SideError
 from tools.zoo.families import FAMILIES
 
 COLOURS = {"same": "green", "different": "red", "failed": "red", "unavailable": "yellow"}
@@ -54,7 +53,6 @@ def main() -> int:
                 for name, tp in jobs:
                     progress.update(task, description=f"{name}, {tp} device{'s' if tp > 1 else ''}")
                     result = side.run(name, tp)
-                    (RESULTS / f"{options.engine}-{name}-tp{tp}.json").write_text(json.dumps(result, indent=1))
                     progress.advance(task)
                     progress.console.print(line(result), highlight=False)
                     bad += result["status"] in ("different", "failed")

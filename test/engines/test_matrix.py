@@ -45,7 +45,7 @@ def test_differences_of_numbers():
 # ---- the process that forks for each model ------------------------------------------------------------------------
 
 SIDE = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 from tools.matrix import side
 from tools.matrix.side import serve
 
@@ -57,6 +57,11 @@ def run(job):
         raise RuntimeError("no such layer") from KeyError("attn")
     if job["do"] == "die":
         os._exit(7)
+    if job["do"] == "kill":
+        subprocess.run([sys.executable, "-c", "raise ValueError('of a scheduler')"])
+        print("that is the end")
+        sys.stdout.flush()
+        os.kill(0, signal.SIGKILL)
     if job["do"] == "hang":
         time.sleep(600)
     if job["do"] == "leave":
@@ -99,6 +104,7 @@ def test_failures_are_told(ask, tmp_path):
     assert answer["error"] == "KeyError: 'attn'"
     assert "no such layer" in answer["traceback"]
     assert ask("die")["error"] == f"the process ended with 7, see {tmp_path / 'die.log'}"
+    assert ask("kill")["error"] == "ValueError: of a scheduler"
     assert "error" not in ask("linger")
     assert ask("leave")["error"] == "a process of the engine was left over"
     assert "error" not in ask("work")
@@ -134,6 +140,7 @@ def test_page_tells_what_ran_and_what_did_not(tmp_path, monkeypatch):
     results.mkdir()
     monkeypatch.setattr(page, "RESULTS", results)
     monkeypatch.setattr(page, "PAGE", target)
+    monkeypatch.setattr(page, "KEPT", tmp_path / "models.json")
     common = {"engine": "vLLM 1.2", "native": True, "boxed": {}, "fallback": 0, "reason": None}
     runs = [
         {**common, "name": "llama2", "architecture": "LlamaForCausalLM", "tp": 1, "status": "same"},
@@ -152,3 +159,12 @@ def test_page_tells_what_ran_and_what_did_not(tmp_path, monkeypatch):
     neox = "| GPT-NeoX | `GPTNeoXForCausalLM` | same (T) |  |  |  | vLLM, 1 device: 4 calls boxed (`aten::nonzero`) |"
     assert neox in lines
     assert r"| OPT | `OPTForCausalLM` | failed |  |  |  | vLLM, 1 device: E: a \| b |" in lines
+    # What is run again is replaced, what is not run again stays.
+    for path in results.iterdir():
+        path.unlink()
+    (results / "vllm-opt-tp1.json").write_text(json.dumps({**runs[0], "name": "opt"}))
+    page.write()
+    lines = target.read_text().splitlines()
+    assert "vLLM 1.2: 3 architectures are the same, 0 also on two devices." in lines
+    assert "| OPT | `OPTForCausalLM` | same |  |  |  |  |" in lines
+    assert neox in lines

@@ -1,4 +1,6 @@
-# docs/engine_models.md, from the results in build/engine_matrix.
+# docs/engine_models.md, from docs/engine_models.json, into which the results in build/engine_matrix are merged first.
+#
+# So that a run of a few models leaves what others wrote about the rest.
 import json
 from pathlib import Path
 
@@ -7,6 +9,8 @@ from tools.matrix.session import PACKAGES, RESULTS, ROOT
 from tools.zoo.families import FAMILIES
 
 PAGE = ROOT / "docs" / "engine_models.md"
+KEPT = ROOT / "docs" / "engine_models.json"
+FACTS = ("engine", "status", "reason", "native", "boxed", "fallback")
 HEAD = """# Models that the engines run
 
 Each line is one architecture: a small model with random weights, made on the spot from transformers' configuration
@@ -14,8 +18,8 @@ Each line is one architecture: a small model with random weights, made on the sp
 and greedy, are token by token those of transformers on the CPU, in a process that never loads the extension; for a
 model that embeds or ranks, that its numbers are equal to 1e-4. The second column of each engine is the same on two
 devices, and equal to one. "T" marks models that the engine runs by its Transformers back end instead of a class of its
-own. An empty field was not run. Boxed operators are counted during generation; there was no copying fallback where none
-is named.
+own. An empty field was not run; a field stays as it is until the model is run again. Boxed operators are counted during
+generation; there was no copying fallback where none is named.
 
 ```
 python tools/engine_matrix.py --engine vllm --tp 1 2 --page
@@ -25,12 +29,23 @@ python tools/engine_matrix.py --engine sglang --tp 1 2 --page
 
 
 def results() -> dict[tuple[str, str, int], dict]:
-    """By engine, name and number of devices."""
-    found = {}
+    """By engine, name and number of devices: the last run of each."""
+    runs = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     for path in sorted(RESULTS.glob("*.json")):
         result = json.loads(path.read_text())
-        found[path.name.partition("-")[0], result["name"], result["tp"]] = result
+        runs[path.stem] = {name: result[name] for name in FACTS if name in result}
+    found = {}
+    for key, run in runs.items():
+        engine, name, devices = key.split("-")
+        if name in FAMILIES:
+            found[engine, name, int(devices.removeprefix("tp"))] = run
     return found
+
+
+def keep(found: dict[tuple[str, str, int], dict]) -> None:
+    """Write the results, a line for each run."""
+    lines = [f'"{engine}-{name}-tp{tp}": {json.dumps(run)}' for (engine, name, tp), run in sorted(found.items())]
+    KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def cell(result: dict | None) -> str:
@@ -42,14 +57,15 @@ def cell(result: dict | None) -> str:
     return text
 
 
-def notes(engine: str, result: dict | None) -> list[str]:
+def notes(engine: str, name: str, tp: int, result: dict | None) -> list[str]:
     """What a reader must know about this line."""
     if result is None:
         return []
-    where = f"{PACKAGES[engine]}, {result['tp']} device{'s' if result['tp'] > 1 else ''}: "
+    where = f"{PACKAGES[engine]}, {tp} device{'s' if tp > 1 else ''}: "
     made = []
     if result["status"] != "same":
-        reason = KNOWN.get((engine, result["name"])) or result["reason"][:200]
+        known = KNOWN.get((engine, name))
+        reason = known.why if known else result["reason"][:200]
         made.append(where + reason.replace("|", r"\|"))
     if boxed := sum(result.get("boxed", {}).values()):
         operators = ", ".join(f"`{name}`" for name in result["boxed"])
@@ -60,11 +76,12 @@ def notes(engine: str, result: dict | None) -> list[str]:
 
 
 def write() -> Path:
-    """Write the page; returns its path."""
+    """Merge new results and write the page; returns its path."""
     found = results()
+    keep(found)
     counts = {
         (engine, tp): len(
-            {r["architecture"] for (e, _, t), r in found.items() if (e, t) == (engine, tp) and r["status"] == "same"}
+            {FAMILIES[n].model for (e, n, t), r in found.items() if (e, t) == (engine, tp) and r["status"] == "same"}
         )
         for engine in PACKAGES
         for tp in (1, 2)
@@ -81,9 +98,9 @@ def write() -> Path:
     lines = [HEAD, *summary, "", "A class of transformers counts once.", ""]
     lines += ["| model | class | vLLM | on 2 | SGLang | on 2 | notes |", "|---|---|---|---|---|---|---|"]
     for name, family in FAMILIES.items():
-        runs = [(engine, found.get((engine, name, tp))) for engine in PACKAGES for tp in (1, 2)]
-        text = "; ".join(note for engine, result in runs for note in notes(engine, result))
-        cells = " | ".join(cell(result) for _, result in runs)
+        runs = [(engine, name, tp, found.get((engine, name, tp))) for engine in PACKAGES for tp in (1, 2)]
+        text = "; ".join(note for run in runs for note in notes(*run))
+        cells = " | ".join(cell(result) for *_, result in runs)
         lines.append(f"| {family.title} | `{family.model}` | {cells} | {text} |")
     PAGE.write_text("\n".join(lines) + "\n")
     return PAGE

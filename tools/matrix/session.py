@@ -51,8 +51,7 @@ class Side:
             raise SideError(f"the process of {self.engine} ended with {code}:\n{''.join(self.log.readlines()[-20:])}")
         return json.loads(line)
 
-    def run(self, name: str, tp: int = 1, **options) -> dict:
-        """Run one model of the zoo and judge it: {"status": same, different, failed or unavailable, ...}."""
+    def judge(self, name: str, tp: int, options: dict) -> dict:
         family = FAMILIES[name]
         record = {"name": name, "title": family.title, "architecture": family.model, "tp": tp}
         zoo.ensure([name])
@@ -78,6 +77,17 @@ class Side:
             return {**record, "status": "failed", "reason": answer.pop("error"), **answer}
         difference = compare(family.kind, reference, answer["made"])
         return {**record, "status": "different" if difference else "same", "reason": difference, **answer}
+
+    def run(self, name: str, tp: int = 1, **options) -> dict:
+        """Run one model of the zoo, judge it, and keep the result for the page unless it ran with options.
+
+        Returns {"status": same, different, failed or unavailable, "reason": what differs or failed, ...}.
+        """
+        result = self.judge(name, tp, options)
+        if not options:
+            RESULTS.mkdir(parents=True, exist_ok=True)
+            (RESULTS / f"{self.engine}-{name}-tp{tp}.json").write_text(json.dumps(result, indent=1))
+        return result
 
     def close(self) -> None:
         """End the process, and with it what it is about."""

@@ -16,7 +16,10 @@ SMALL = {
 
 # What config.json of published models says and SGLang reads, and what transformers no longer writes.
 PUBLISHED = {
-    "bert": {"position_embedding_type": "absolute"},
+    "bert": {
+        "position_embedding_type": "absolute",
+        "sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid",
+    },
     "deepseek_v2": {"moe_layer_freq": 1, "scoring_func": "softmax"},
     "deepseek_v3": {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
     "gemma2": {"hidden_act": "gelu_pytorch_tanh"},
@@ -27,8 +30,17 @@ def published(folder: str) -> dict:
     """Arguments for the engine that add such words to the configuration of a model."""
     config = json.loads((Path(folder) / "config.json").read_text())
     words = PUBLISHED.get(config["model_type"], {})
-    if config["model_type"] == "gpt_neox":  # it has as many key heads as heads, whatever a configuration says
-        words = {"num_key_value_heads": config["num_attention_heads"]}
+    match config["model_type"]:
+        case "gpt_neox":  # it has as many key heads as heads, whatever a configuration says
+            words = {"num_key_value_heads": config["num_attention_heads"]}
+        case "phi":  # without it, the inner size is four times the width
+            words = {"n_inner": config["intermediate_size"]}
+        case "exaone4":  # a letter for each layer says which ones have a window
+            letters = "".join("L" if kind == "sliding_attention" else "G" for kind in config["layer_types"])
+            words = {
+                "rope_theta": config["rope_parameters"]["rope_theta"],
+                "sliding_window_pattern": letters if "L" in letters else None,
+            }
     return {"json_model_override_args": json.dumps(words)} if words else {}
 
 

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -13,8 +14,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-KILLED = -signal.SIGKILL
 GRACE_SECONDS = 10
+LAST_LINE_OF_TRACEBACK = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception): .+)$", re.MULTILINE)
 
 
 def serve(run: Callable[[dict], dict], module: str) -> None:
@@ -57,10 +58,11 @@ def in_fork(run: Callable[[dict], dict], job: dict) -> dict:
     if target.exists():
         result = json.loads(target.read_text())
         target.unlink()
-    elif code == KILLED:
+    elif code is None:
         result = {"error": f"not finished within {job['timeout']} s"}
-    else:
-        result = {"error": f"the process ended with {code}, see {job['log']}"}
+    else:  # an engine that fails in one of its processes may kill them all
+        words = LAST_LINE_OF_TRACEBACK.findall(Path(job["log"]).read_text(errors="replace"))
+        result = {"error": words[-1] if words else f"the process ended with {code}, see {job['log']}"}
     if left_over and "error" not in result:
         result["error"] = "a process of the engine was left over"
     return result
@@ -92,8 +94,8 @@ def first_cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {text.splitlines()[0]}"
 
 
-def wait(child: int, seconds: float) -> int:
-    """The exit code of the child, which is killed with its session when its time is over."""
+def wait(child: int, seconds: float) -> int | None:
+    """The exit code of the child; None if its time was over and it was killed with its session."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         pid, status = os.waitpid(child, os.WNOHANG)
@@ -102,7 +104,7 @@ def wait(child: int, seconds: float) -> int:
         time.sleep(0.05)
     kill_group(child)
     os.waitpid(child, 0)
-    return KILLED
+    return None
 
 
 def is_group(leader: int) -> bool:

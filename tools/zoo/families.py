@@ -174,6 +174,9 @@ FAMILIES = {
     "cohere2": decoder("Cohere 2", "Cohere2", logit_scale=1.0, **TIED, sliding_window=WINDOW, layer_types=MIXED),
     "ernie4_5": decoder("ERNIE-4.5", "Ernie4_5", **TIED, head_dim=32),
     "exaone4": decoder("EXAONE-4", "Exaone4", sliding_window=WINDOW, layer_types=MIXED),
+    "exaone4_small": decoder(
+        "EXAONE-4 1.2B, without a window", "Exaone4", sliding_window=None, layer_types=["full_attention"] * LAYERS
+    ),
     "olmo": decoder("OLMo", "Olmo", num_key_value_heads=4),
     "olmo2": decoder("OLMo2", "Olmo2", num_key_value_heads=4),
     "olmoe": decoder(

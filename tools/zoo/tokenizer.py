@@ -61,4 +61,8 @@ def word_pieces():
         special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
     )
     names = ("pad_token", "cls_token", "sep_token", "unk_token", "mask_token")
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **dict(zip(names, special, strict=True)))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **dict(zip(names, special, strict=True)),
+    )
