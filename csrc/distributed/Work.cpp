@@ -64,10 +64,16 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   if (is_barrier_ || blocks_ || timeout != kNoTimeout) {
     finishWaiting(timeout == kNoTimeout || timeout == c10d::kUnsetTimeout ? timeout_ : timeout);
   } else if (completion_->isOnlyOneToTell() && isDone() && !isSuccess()) {
-    std::rethrow_exception(exception());
+    raiseFailure();
   }
   synchronize();
   return true;
+}
+
+void Work::raiseFailure() {
+  // The stream need not report once more what is raised here.
+  chip::runtime().stream_synchronize(stream_.handle());
+  std::rethrow_exception(exception());
 }
 
 void Work::finishWaiting(std::chrono::milliseconds timeout) {
@@ -92,9 +98,7 @@ void Work::finishWaiting(std::chrono::milliseconds timeout) {
     C10_THROW_ERROR(DistBackendError, text);
   }
   if (!completion_->isSuccess()) {
-    // The stream need not report once more what is raised here.
-    chip::runtime().stream_synchronize(stream_.handle());
-    std::rethrow_exception(exception());
+    raiseFailure();
   }
 }
 

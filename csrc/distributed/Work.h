@@ -52,6 +52,7 @@ class Work : public c10d::Work {
   friend class ProcessGroupXCCL;
 
   void finishWaiting(std::chrono::milliseconds timeout);
+  [[noreturn]] void raiseFailure();
 
   const Stream stream_; // that it runs on
   const c10::intrusive_ptr<Completion> completion_;

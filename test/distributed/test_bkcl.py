@@ -126,6 +126,55 @@ print(dist.group.WORLD._get_backend(torch.device("kunlun")).get_error().name)
         assert 'xccl:all_reduce number 2 of group "0" is ended, because rank 1 of 3' in rank.err
 
 
+def test_a_rank_that_is_killed_while_another_receives(vendor):
+    ranks = vendor.run(
+        CATCH
+        + """
+start()
+x = torch.ones(4).to("kunlun")
+if rank > 0:
+    (dist.send if rank == 2 else dist.recv)(x, 3 - rank)
+    torch.kunlun.synchronize()
+if rank == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == 1:
+    dist.recv(x, 2)
+    catch(torch.kunlun.synchronize)
+""",
+        size=3,
+    )
+    assert [rank.code for rank in ranks] == [0, 0, -9], ranks
+    assert ranks[1].out.startswith("RuntimeError: rank 2 of 3 (process "), ranks[1].out + ranks[1].err
+
+
+def test_what_a_dead_rank_leaves_undone_is_not_read(vendor):
+    """Whoever waits for a stream that it has held up gets the error, once."""
+    survivor, _ = vendor.run(
+        CATCH
+        + """
+start()
+groups = [dist.group.WORLD, dist.new_group()]
+x = torch.ones(4).to("kunlun")
+for group in groups:
+    dist.all_reduce(x, group=group)
+torch.kunlun.synchronize()
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(x, group=groups[0])
+catch(x.tolist)
+catch(x.tolist)
+dist.all_reduce(x, group=groups[1], async_op=True).wait()
+catch(lambda: x.clone().tolist())
+catch(torch.kunlun.synchronize)
+catch(torch.kunlun.synchronize)
+"""
+    )
+    first, second, waiting, device, again = survivor.out.splitlines()
+    for text in (first, waiting, device):
+        assert text.startswith("RuntimeError: rank 1 of 2 (process "), survivor.out + survivor.err
+    assert second == again == "no error"
+
+
 def test_a_rank_that_ends_while_others_are_busy(vendor):
     """What it has sent arrives, although the receiver comes to it only after it has ended."""
     receiver, _ = vendor.check(

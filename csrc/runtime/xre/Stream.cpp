@@ -1,10 +1,13 @@
 // Streams and events over the vendor's runtime.
 #include "runtime/xre/Stream.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/xre/Status.h"
@@ -45,7 +48,7 @@ NativeEvent takeNative(int device) {
 
 class Recording {
  public:
-  Recording(int device, NativeStream stream) : device_(device), native_(takeNative(device)) {
+  Recording(int device, NativeStream stream) : device_(device), stream_(stream), native_(takeNative(device)) {
     useDevice(device);
     if (const int code = library().event_record(native_, stream); code != 0) {
       giveBack();
@@ -60,6 +63,9 @@ class Recording {
 
   NativeEvent native() const {
     return native_;
+  }
+  NativeStream stream() const {
+    return stream_;
   }
 
   bool isDone() const {
@@ -80,6 +86,7 @@ class Recording {
   }
 
   const int device_;
+  const NativeStream stream_;
   const NativeEvent native_;
 };
 
@@ -95,8 +102,9 @@ constexpr size_t kPendingBatch = 64;
 struct Stream {
   int device = -1;
   std::atomic<uint64_t> sequence{0};
-  std::mutex lock;             // guards pending
-  std::deque<Pending> pending; // the last one may still be filled
+  std::mutex lock;                 // guards the two below
+  std::deque<Pending> pending;     // the last one may still be filled
+  std::optional<kl_error> failure; // of work that the vendor's runtime takes for done; not reported yet
 };
 
 struct Registry {
@@ -134,6 +142,48 @@ void hold(Stream& s, NativeStream stream, std::shared_ptr<Recording> recording) 
   if (batch.recordings.size() >= kPendingBatch) {
     batch.passed = std::make_unique<Recording>(s.device, stream);
   }
+}
+
+bool isPending(const Recording& recording) {
+  try {
+    return !recording.isDone();
+  } catch (const Failure&) {
+    return false; // a broken device reports itself
+  }
+}
+
+bool waitsFor(Stream& s, NativeStream other) {
+  std::lock_guard lock(s.lock);
+  for (const Pending& batch : s.pending) {
+    for (const auto& recording : batch.recordings) {
+      if (recording->stream() == other && isPending(*recording)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Leaves the failure on the stream and on those that wait for it, directly or not.
+void fail(NativeStream stream, const kl_error& error) {
+  Registry& r = registry();
+  std::lock_guard lock(r.lock);
+  std::vector<NativeStream> failed{stream};
+  for (size_t i = 0; i < failed.size(); ++i) {
+    for (const auto& [native, known] : r.streams) {
+      if (native == failed[i]) {
+        std::lock_guard stream_lock(known->lock);
+        known->failure = error;
+      } else if (std::find(failed.begin(), failed.end(), native) == failed.end() && waitsFor(*known, failed[i])) {
+        failed.push_back(native);
+      }
+    }
+  }
+}
+
+std::optional<kl_error> takeFailure(Stream& s) {
+  std::lock_guard lock(s.lock);
+  return std::exchange(s.failure, std::nullopt);
 }
 
 std::shared_ptr<Recording> recordNow(Stream& s, NativeStream stream) {
@@ -194,22 +244,36 @@ void waitForStream(NativeStream stream) {
   const auto known = find(stream);
   useDevice(known->device);
   check(library().wait(stream), "xpu_wait", known->device);
+  if (const auto failure = takeFailure(*known)) {
+    throw Failure(*failure);
+  }
 }
 
 void waitForDevice(int device) {
   std::vector<NativeStream> all{nullptr}; // the vendor's libraries may use the default stream
+  std::vector<std::shared_ptr<Stream>> ours;
   {
     Registry& r = registry();
     std::lock_guard lock(r.lock);
     for (const auto& [native, stream] : r.streams) {
       if (stream->device == device) {
         all.push_back(native);
+        ours.push_back(stream);
       }
     }
   }
   useDevice(device);
   for (const NativeStream native : all) {
     check(library().wait(native), "xpu_wait", device);
+  }
+  std::optional<kl_error> first;
+  for (const auto& stream : ours) {
+    if (const auto failure = takeFailure(*stream); failure && !first) {
+      first = failure;
+    }
+  }
+  if (first) {
+    throw Failure(*first);
   }
 }
 
@@ -251,6 +315,19 @@ void Event::makeWait(NativeStream stream) {
 bool Event::query() const {
   const auto recording = current();
   return recording == nullptr || recording->isDone();
+}
+
+void Event::share(const Event& other) {
+  auto recording = other.current();
+  std::lock_guard lock(lock_);
+  recording_ = std::move(recording);
+}
+
+void Event::failPending(const kl_error& error) const {
+  const auto recording = current();
+  if (recording != nullptr && isPending(*recording)) {
+    fail(recording->stream(), error);
+  }
 }
 
 void Event::synchronize() const {

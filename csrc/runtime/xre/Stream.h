@@ -18,6 +18,7 @@ void destroyStream(NativeStream stream);
 // Raises for a stream that is not ours.
 int deviceOfStream(NativeStream stream);
 bool isIdle(NativeStream stream);
+// Both raise what Event::failPending has left there, once.
 void waitForStream(NativeStream stream);
 void waitForDevice(int device);
 // Grows with each call: operators of the vendor's libraries enqueue without telling us, so that anything may have been
@@ -36,6 +37,11 @@ class Event {
   void makeWait(NativeStream stream);
   bool query() const;
   void synchronize() const;
+  // Takes over the recording of another one.
+  void share(const Event& other);
+  // Unless its recording has been passed: what the stream does before it has failed, though the vendor's runtime does
+  // not know of it. The next wait for the stream, or for one that waits for it now, raises the error.
+  void failPending(const kl_error& error) const;
 
  private:
   std::shared_ptr<Recording> current() const;

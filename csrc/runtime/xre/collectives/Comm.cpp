@@ -231,6 +231,8 @@ void Comm::begin(NativeStream stream) {
 void Comm::end(NativeStream stream) {
   last_.record(stream);
   last_stream_ = stream;
+  std::lock_guard guard(state_lock_);
+  marks_.try_emplace(stream, device_).first->second.share(last_);
 }
 
 void Comm::fail(NativeStream stream, const kl_error& error) noexcept {
@@ -283,6 +285,10 @@ void Comm::abort(const char* reason) {
     }
     if (std::exchange(is_aborted_, true)) {
       return;
+    }
+    // What runs ends as if it had been carried out.
+    for (const auto& [stream, mark] : marks_) {
+      mark.failPending(*error_);
     }
   }
   // Not in turn: a call of another thread may be what has to end.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -105,9 +106,10 @@ class Comm {
   Event last_;
   std::vector<std::unique_ptr<Loan>> loans_;
 
-  mutable std::mutex state_lock_; // guards the two below; never held during a call of the library
+  mutable std::mutex state_lock_; // guards what follows; never held during a collective call
   std::optional<kl_error> error_;
   bool is_aborted_ = false;
+  std::map<NativeStream, Event> marks_; // behind the newest operation of each stream
 };
 
 // Held shared by single calls and alone by groups: whether an open group of the library belongs to a thread or to the
