@@ -8,9 +8,10 @@
 #   make bench-vllm            vLLM on `kunlun` against transformers on the CPU
 #   make test-vllm  the quick tests of its plug-in   make test-vllm-full   all of them
 #   make sglang     SGLang, likewise (.venv-sglang); make test-sglang and make test-sglang-full run its tests
+#   make test-engines          a short form of both engines' tests, for continuous integration
 #   make lint       check style                   make format      apply it
 #   make stress     driver, queues and allocator under sanitizers
-#   make clean      remove what was built (the virtual environment stays; `make distclean` removes it too)
+#   make clean      remove what was built (virtual environments stay; `make distclean` removes them too)
 #
 # Variables: PYTHON (makes the virtual environment), TORCH_SPEC (which torch), PIP_ARGS (more words for pip),
 # PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, STRESS_ARGS and SGLANG_ARGS (more words for those programs), MAX_JOBS (compile
@@ -32,7 +33,7 @@ STAMPS := $(VENV)/stamps
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := build
-.PHONY: vllm bench-vllm test-vllm test-vllm-full sglang test-sglang test-sglang-full test-sglang-newer
+.PHONY: vllm bench-vllm test-vllm test-vllm-full sglang test-sglang test-sglang-full test-sglang-newer test-engines
 .PHONY: build test test-full test-not-addressable demo bench stress lint format clean distclean
 
 # The stamp's name holds TORCH_SPEC, so asking for another torch installs it.
@@ -150,6 +151,13 @@ test-sglang-newer: $(SGLANG)/stamps/ready
 	$(SGLANG_PIP) --quiet --no-deps --target build/sglang-$(SGLANG_NEWER) sglang==$(SGLANG_NEWER)
 	PYTHONPATH=$(CURDIR)/build/sglang-$(SGLANG_NEWER) $(SGLANG)/bin/python -m pytest -m "not full" test/sglang $(PYTEST_ARGS)
 
+# Of each engine: text on one device and on two, its server, and what is left when it ends.
+test-engines: $(VLLM)/stamps/ready $(SGLANG)/stamps/ready
+	$(VLLM)/bin/python -m pytest -m "not full" \
+	    $(addprefix test/vllm/,test_generate.py test_models.py test_parallel.py test_server.py test_exit.py)
+	$(SGLANG)/bin/python -m pytest -m "not full" \
+	    $(addprefix test/sglang/,test_text.py test_models.py test_http.py test_exit.py)
+
 $(STAMPS)/lint: $(TORCH_STAMP) requirements/lint.txt
 	$(PIP) -r requirements/lint.txt
 	@touch $@
@@ -172,4 +180,4 @@ clean:
 	rm -f $(STAMPS)/package
 
 distclean: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VLLM) $(SGLANG)

@@ -97,10 +97,12 @@ class Run {
       agree();
       move();
       if (!hasDirect()) {
+        moveOwn();
         staged_.finish();
         return true;
       }
       arrival_ = group_.arrive();
+      moveOwn(); // no peer waits for it
       stage_ = Stage::Moved;
     }
     // Nobody may change a buffer that others still read or write.
@@ -232,11 +234,11 @@ class Run {
         copy(recv(), source(root()), what_.recv_bytes);
         break;
       case CollectiveKind::AllGather:
-        gatherFromAll();
+        fromPeers([this](uint32_t rank) { gatherFrom(rank); });
         break;
       case CollectiveKind::Gather:
         if (rank_ == root()) {
-          gatherFromAll();
+          fromPeers([this](uint32_t rank) { gatherFrom(rank); });
         }
         break;
       case CollectiveKind::Scatter:
@@ -244,7 +246,7 @@ class Run {
         copy(recv(), source(root()) + rank_ * what_.call.count * element_, what_.call.count * element_);
         break;
       case CollectiveKind::AllToAll:
-        allToAll();
+        fromPeers([this](uint32_t rank) { exchangeWith(rank); });
         break;
       default:
         break;
@@ -336,22 +338,35 @@ class Run {
     reduceRange(start, count, {target(root()) + start * element_});
   }
 
-  void gatherFromAll() {
-    const uint64_t bytes = what_.call.count * element_;
-    for (uint32_t i = 0; i < nranks_; ++i) {
-      const uint32_t rank = (rank_ + i) % nranks_; // not all from the same peer at the same time
-      cross(rank, bytes);
-      copy(recv() + rank * bytes, rank == rank_ ? staged_.send() : source(rank), bytes);
+  // What this rank takes from each peer, beginning with the next one: not all from the same at the same time.
+  template <typename Take>
+  void fromPeers(Take take) {
+    for (uint32_t i = 1; i < nranks_; ++i) {
+      take((rank_ + i) % nranks_);
     }
   }
 
-  void allToAll() {
+  void gatherFrom(uint32_t rank) {
+    const uint64_t bytes = what_.call.count * element_;
+    cross(rank, bytes);
+    copy(recv() + rank * bytes, rank == rank_ ? staged_.send() : source(rank), bytes);
+  }
+
+  void exchangeWith(uint32_t rank) {
     const uint64_t* recv_counts = what_.counts.data() + 2 * nranks_;
     const uint64_t* recv_displacements = recv_counts + nranks_;
-    for (uint32_t i = 0; i < nranks_; ++i) {
-      const uint32_t rank = (rank_ + i) % nranks_;
-      const uint64_t start = group_.layout().sendDisplacements(posting(rank))[rank_];
-      copy(recv() + recv_displacements[rank] * element_, source(rank) + start * element_, recv_counts[rank] * element_);
+    const uint64_t start = group_.layout().sendDisplacements(posting(rank))[rank_];
+    const char* from = rank == rank_ ? staged_.send() : source(rank);
+    copy(recv() + recv_displacements[rank] * element_, from + start * element_, recv_counts[rank] * element_);
+  }
+
+  // The part of the output that comes from this rank itself, where `move` brings only what comes from peers.
+  void moveOwn() {
+    const CollectiveKind kind = what_.call.kind;
+    if (kind == CollectiveKind::AllToAll) {
+      exchangeWith(rank_);
+    } else if (kind == CollectiveKind::AllGather || (kind == CollectiveKind::Gather && rank_ == root())) {
+      gatherFrom(rank_);
     }
   }
 
