@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "aten/Launch.h"
+#include "runtime/TorchVersion.h"
 
 namespace kunlun::aten {
 
@@ -36,6 +37,25 @@ void checkSameDtype(const at::Tensor& a, const at::Tensor& b);
 template <class Meta, class Derived>
 class StructuredOp : public Meta {
  public:
+#if KUNLUN_TORCH_BEFORE(2, 13)
+  // Meta functions of these versions hand on the outputs' names, which operands on the device never have.
+  void set_output_strided(
+      int64_t i,
+      at::IntArrayRef sizes,
+      at::IntArrayRef strides,
+      c10::TensorOptions options,
+      at::DimnameList) override {
+    set(i, sizes, strides, options);
+  }
+  void set_output_raw_strided(
+      int64_t i,
+      at::IntArrayRef sizes,
+      at::IntArrayRef strides,
+      c10::TensorOptions options,
+      at::DimnameList) override {
+    set(i, sizes, strides, options);
+  }
+#else
   void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, c10::TensorOptions options)
       override {
     set(i, sizes, strides, options);
@@ -44,6 +64,7 @@ class StructuredOp : public Meta {
       override {
     set(i, sizes, strides, options);
   }
+#endif
   const at::Tensor& maybe_get_output(int64_t i) override {
     return static_cast<Derived*>(this)->output(i);
   }
@@ -53,7 +74,11 @@ class StructuredOp : public Meta {
     static_cast<Derived*>(this)->provide(i, sizes, strides, options);
     if constexpr (std::is_base_of_v<at::TensorIteratorBase, Meta>) {
       // The iterator takes the output's dtype and strides from there on.
+#if KUNLUN_TORCH_BEFORE(2, 13)
+      at::TensorIteratorBase::set_output_raw_strided(i, sizes, strides, options, {});
+#else
       at::TensorIteratorBase::set_output_raw_strided(i, sizes, strides, options);
+#endif
     }
   }
 };

@@ -5,12 +5,24 @@
 
 #include "distributed/Buffers.h"
 #include "runtime/Error.h"
+#include "runtime/TorchVersion.h"
 
 namespace kunlun::distributed {
 
 using c10d::OpType;
 
 namespace {
+
+#if KUNLUN_TORCH_BEFORE(2, 12)
+constexpr OpType kReduceScatterCoalesced = OpType::COALESCED;
+#else
+constexpr OpType kReduceScatterCoalesced = OpType::REDUCE_SCATTER_TENSOR_COALESCED;
+#endif
+#if KUNLUN_TORCH_BEFORE(2, 13)
+using PreMulSumSupplement = c10d::NCCLPreMulSumSupplement;
+#else
+using c10d::PreMulSumSupplement;
+#endif
 
 // torch's reduction for the chip. Keeps the factor of PREMUL_SUM alive in `inputs`.
 kl_reduction reductionOf(const c10d::ReduceOp& op, const at::Tensor& tensor, Tensors& inputs) {
@@ -41,7 +53,7 @@ kl_reduction reductionOf(const c10d::ReduceOp& op, const at::Tensor& tensor, Ten
       return reduction;
     case c10d::ReduceOp::PREMUL_SUM: {
       reduction.op = KL_REDUCE_PREMUL_SUM;
-      const auto* supplement = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+      const auto* supplement = dynamic_cast<const PreMulSumSupplement*>(op.supplement_.get());
       TORCH_CHECK_VALUE(supplement != nullptr, "PREMUL_SUM needs a factor");
       const at::Tensor& factor = supplement->tensor_factor;
       if (!factor.defined()) {
@@ -183,7 +195,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::reduce_scatter_tensor_coalesced
     reductions.push_back(reductionOf(opts.reduceOp, outputs[i], read));
   }
   return launch(
-      {OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+      {kReduceScatterCoalesced,
        "xccl:reduce_scatter_tensor_coalesced",
        std::move(read),
        outputs,

@@ -9,6 +9,7 @@
 #include "runtime/HostAllocator.h"
 #include "runtime/MemPool.h"
 #include "runtime/PluggableAllocator.h"
+#include "runtime/TorchVersion.h"
 #include "runtime/chip/Loader.h"
 
 namespace kunlun::python {
@@ -58,11 +59,13 @@ py::dict memoryStats(int64_t device) {
   result["requested_bytes"] = toDict(stats.requested_bytes);
   result["oversize_allocations"] = toDict(stats.oversize_allocations);
   result["oversize_segments"] = toDict(stats.oversize_segments);
+#if !KUNLUN_TORCH_BEFORE(2, 13)
   py::dict pools;
   for (const auto& [id, reserved] : stats.reserved_bytes_by_private_pools) {
     pools[py::cast(id)] = toDict(reserved);
   }
   result["reserved_bytes_by_private_pools"] = std::move(pools);
+#endif
   return result;
   END_HANDLE_TH_ERRORS_PYBIND
 }

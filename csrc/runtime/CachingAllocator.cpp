@@ -15,6 +15,7 @@
 #include "runtime/Error.h"
 #include "runtime/PluggableAllocator.h"
 #include "runtime/Stream.h"
+#include "runtime/TorchVersion.h"
 #include "runtime/allocator/CachingAllocatorCore.h"
 #include "runtime/chip/Loader.h"
 #include "runtime/ipc/SharedStorage.h"
@@ -356,9 +357,11 @@ c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device)
   result.num_sync_all_streams = stats.num_sync_all_streams;
   result.num_device_alloc = stats.num_device_alloc;
   result.num_device_free = stats.num_device_free;
+#if !KUNLUN_TORCH_BEFORE(2, 13)
   for (const auto& [id, reserved] : core().poolReservedBytes(device)) {
     result.reserved_bytes_by_private_pools[id] = convert(reserved);
   }
+#endif
   return result;
 }
 
