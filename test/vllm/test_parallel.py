@@ -3,10 +3,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+
+from common_leftovers import segments, unused_since
 
 PROGRAM = """
-import json, sys
+import json, os, sys
 from vllm import LLM, SamplingParams
 
 if __name__ == "__main__":
@@ -16,7 +17,8 @@ if __name__ == "__main__":
     greedy = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     seeded = SamplingParams(temperature=1, seed=5, max_tokens=16, ignore_eos=True)
     texts = [[list(o.outputs[0].token_ids) for o in llm.generate(prompts, s, use_tqdm=False)] for s in (greedy, seeded)]
-    print(json.dumps(texts))
+    named = [name for name in os.listdir("/dev/shm") if name.startswith("psm_")]
+    print(json.dumps([texts, named]))
 """
 
 
@@ -28,7 +30,7 @@ def test_two_devices_write_what_one_writes(llm, model, prompts, greedy, tmp_path
     seeded = [list(output.outputs[0].token_ids) for output in llm.generate(asked, settings, use_tqdm=False)]
     program = tmp_path / "two.py"
     program.write_text(PROGRAM)
-    segments = set(Path("/dev/shm").iterdir())
+    before = segments()
     result = subprocess.run(
         [sys.executable, str(program), json.dumps([model, asked])],
         env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
@@ -38,9 +40,9 @@ def test_two_devices_write_what_one_writes(llm, model, prompts, greedy, tmp_path
         check=False,
     )
     assert result.returncode == 0, result.stderr[-4000:]
-    (answer,) = [line for line in result.stdout.splitlines() if line.startswith("[[")]
-    assert json.loads(answer) == [[greedy(prompt, 16) for prompt in asked], seeded]
+    (answer,) = [line for line in result.stdout.splitlines() if line.startswith("[[[")]
+    texts, named = json.loads(answer)
+    assert texts == [[greedy(prompt, 16) for prompt in asked], seeded]
+    assert set(named) <= before, "queues that a killed engine would leave behind"
     assert "Traceback" not in result.stderr
-    names = "psm_", "vllm", "kunlun"
-    left = [path.name for path in set(Path("/dev/shm").iterdir()) - segments if path.name.startswith(names)]
-    assert not left
+    assert unused_since(before) == set()

@@ -11,3 +11,13 @@ def platform() -> str | None:
     from torch_xpu_kunlun import engines
 
     return "torch_xpu_kunlun.engines.vllm.platform.KunlunPlatform" if engines.is_present() else None
+
+
+def register() -> None:
+    """Entry point of the group ``vllm.general_plugins``, for every process of the engine."""
+    from torch_xpu_kunlun import engines
+
+    if engines.is_present():
+        from torch_xpu_kunlun.engines.vllm import leftovers
+
+        leftovers.unlink_queues()
