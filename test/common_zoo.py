@@ -2,7 +2,7 @@
 import pytest
 
 from tools import zoo
-from tools.matrix.known import KNOWN
+from tools.matrix.known import known
 
 
 def models(quick: tuple[str, ...], every: tuple[str, ...]):
@@ -24,9 +24,9 @@ def check_same(engine: str, result: dict) -> None:
     """What the matrix says of one model: the same as transformers, or what tools/matrix/known.py has a line for."""
     if result["status"] == "unavailable":
         pytest.skip(result["reason"] + ": https://huggingface.co/docs/transformers")
-    if known := KNOWN.get((engine, result["name"])):
+    if line := known(engine, result["name"], result["tp"]):
         assert result["status"] != "same", "tools/matrix/known.py has a line that no longer holds"
-        assert known.shows in result["reason"], result.get("traceback")
-        pytest.skip(known.why)
+        assert line.shows in result["reason"], result.get("traceback")
+        pytest.skip(line.why)
     assert (result["status"], result["reason"]) == ("same", None), result.get("traceback")
     assert result["fallback"] == 0

@@ -6,7 +6,20 @@ from tools.matrix.session import Side
 from tools.zoo.families import FAMILIES
 
 QUICK = ("llama3",)
-ON_TWO = ("llama3", "mixtral", "qwen2", "qwen2_moe", "qwen3", "gemma3", "phi3", "granite", "glm4", "deepseek_v3", "opt")
+ON_TWO = (
+    "llama3",
+    "mixtral",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "gemma3",
+    "phi3",
+    "granite",
+    "glm4",
+    "deepseek_v3",
+    "opt",
+    "gpt2",
+)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ class Known(NamedTuple):
 
     shows: str
     why: str
+    devices: tuple[int, ...] = (1, 2)  # on how many devices it shows
 
 
 def no_class(model: str) -> Known:
@@ -41,6 +42,12 @@ KNOWN = {
         "SGLang's Transformers back end does not know one of the ways in which transformers splits layers of GLM "
         f"({SGLANG}/models/transformers.py#L247)",
     ),
+    ("sglang", "gpt2"): Known(
+        "is invalid for input of size",
+        "SGLang gives each of several devices the keys of all of GPT-2's heads, but the weights of its own only "
+        f"({SGLANG}/models/gpt2.py#L79)",
+        devices=(2,),
+    ),
     ("sglang", "gptj"): Known(
         "differs from token", f"SGLang leaves out the bias of GPT-J's last layer ({SGLANG}/models/gpt_j.py#L273)"
     ),
@@ -57,3 +64,9 @@ KNOWN = {
         "differs from token", f"SGLang's class for StarCoder2 has no window ({SGLANG}/models/starcoder2.py#L110)"
     ),
 }
+
+
+def known(engine: str, name: str, devices: int) -> Known | None:
+    """The line for this model on so many devices."""
+    line = KNOWN.get((engine, name))
+    return line if line and devices in line.devices else None

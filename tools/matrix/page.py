@@ -4,7 +4,7 @@
 import json
 from pathlib import Path
 
-from tools.matrix.known import KNOWN
+from tools.matrix.known import known
 from tools.matrix.session import PACKAGES, RESULTS, ROOT
 from tools.zoo.families import FAMILIES
 
@@ -64,8 +64,8 @@ def notes(engine: str, name: str, tp: int, result: dict | None) -> list[str]:
     where = f"{PACKAGES[engine]}, {tp} device{'s' if tp > 1 else ''}: "
     made = []
     if result["status"] != "same":
-        known = KNOWN.get((engine, name))
-        reason = known.why if known else result["reason"][:200]
+        line = known(engine, name, tp)
+        reason = line.why if line else result["reason"][:200]
         made.append(where + reason.replace("|", r"\|"))
     if boxed := sum(result.get("boxed", {}).values()):
         operators = ", ".join(f"`{name}`" for name in result["boxed"])
