@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch.nn import functional
+from vllm.distributed import get_ep_group
 from vllm.model_executor.custom_op import CustomOp
 from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.fused_moe.router.grouped_topk_router import GroupedTopk
@@ -39,6 +40,8 @@ class KunlunUnquantizedFusedMoEMethod(UnquantizedFusedMoEMethod):
     """Experts whose weights stay as vLLM loads them: ``[experts, 2 * inner, hidden]``, ``[experts, hidden, inner]``."""
 
     is_monolithic = False  # the router chooses, then forward_oot computes
+    # Replicas exchange tokens in forward_oot, after each has chosen for its own: vLLM knows the padding of those only.
+    supports_internal_mk = True
 
     def forward_native(self, *args, **kwargs):
         """vLLM's would need a kernel of its own kinds, of which none is for the device."""
@@ -50,6 +53,15 @@ class KunlunUnquantizedFusedMoEMethod(UnquantizedFusedMoEMethod):
         Args:
             x: ``[tokens, hidden]``; topk_weights, topk_ids: ``[tokens, k]``, ids of all ranks' experts.
         """
+        in_sequence = self.moe.is_sequence_parallel
+        if self.moe.dp_size == 1 and not in_sequence:
+            return self._compute(layer, x, topk_weights, topk_ids)
+        group = get_ep_group()
+        x, topk_weights, topk_ids = group.dispatch(x, topk_weights, topk_ids, in_sequence)
+        return group.combine(self._compute(layer, x, topk_weights, topk_ids), in_sequence)
+
+    def _compute(self, layer, x, topk_weights, topk_ids):
+        """Of the sum, what this rank's experts add."""
         if layer.expert_map is not None:
             local = layer.expert_map[topk_ids.long().clamp(min=0)]
             topk_ids = torch.where(topk_ids < 0, -1, local)

@@ -25,6 +25,10 @@ class KunlunModelRunner(GPUModelRunner):
     def __init__(self, vllm_config, device: torch.device) -> None:
         with _streams_of_the_accelerator():
             super().__init__(vllm_config, device)
+        # A stage of a pipeline prepares its next batch while the device still works on the last one. Upstream makes the
+        # buffers on the host wait for that under asynchronous scheduling only; a stage that samples waits anyway.
+        if vllm_config.parallel_config.pipeline_parallel_size > 1:
+            self.prepare_inputs_event = torch.Event(device)
         if engines.use_custom_ops():
             native = self.sampler.topk_topp_sampler
             self.sampler.topk_topp_sampler = KunlunTopKTopPSampler(native.logprobs_mode, native.use_fp64_gumbel)
