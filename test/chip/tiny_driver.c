@@ -185,6 +185,9 @@ kl_result kl_chip_open(const kl_loader* loader, kl_chip* out, kl_error* error) {
 #ifdef TINY_OLD
   runtime.header.size = offsetof(kl_runtime_table, event_elapsed);
 #endif
+#ifdef TINY_NO_ADDRESSES
+  runtime.address_reserve = NULL;
+#endif
 #ifdef TINY_NO_RUNTIME
   out->runtime = NULL;
 #else

@@ -1,8 +1,12 @@
 # Memory pools that give their memory back for a while and keep their addresses.
+import subprocess
+from pathlib import Path
+
 import pytest
 import torch
 
 MIB = 1 << 20
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -162,4 +166,22 @@ pool.wake_up()
 assert torch.equal(x + 1, y)
 """,
         PYTORCH_ALLOC_CONF="expandable_segments:True",
+    )
+
+
+def test_a_chip_without_addresses_apart_from_memory(tmp_path, check_python):
+    path = tmp_path / "tiny_driver.so"
+    flags = ["-std=c11", "-shared", "-fPIC", "-DTINY_NO_ADDRESSES", f"-I{ROOT / 'csrc'}"]
+    subprocess.run(["cc", *flags, str(ROOT / "test" / "chip" / "tiny_driver.c"), "-o", str(path)], check=True)
+    check_python(
+        """
+import torch
+torch.kunlun.MemPool()
+try:
+    torch.kunlun.SleepableMemPool()
+    raise SystemExit("not refused")
+except NotImplementedError as error:
+    assert "has no addresses apart from memory" in str(error) and "address_reserve" in str(error), error
+""",
+        KUNLUN_CHIP=str(path),
     )
