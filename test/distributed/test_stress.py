@@ -1,8 +1,7 @@
 """Long runs: random collectives against an oracle, ranks killed at random moments, many groups."""
 
-import os
-
 import pytest
+from common_leftovers import segments, unused_since
 
 pytestmark = pytest.mark.full
 
@@ -76,7 +75,7 @@ def test_random_collectives_against_an_oracle(check_ranks, size):
 
 
 def test_ranks_killed_at_random_moments(run_ranks):
-    before = set(os.listdir("/dev/shm"))
+    before = segments()
     for attempt in range(KILLS):
         size = 2 + attempt % 3
         ranks = run_ranks(
@@ -112,7 +111,7 @@ def test_ranks_killed_at_random_moments(run_ranks):
                 assert int(said) == victim
                 assert f"rank {victim} of {size} (process " in text, text
                 assert "has died" in text, text
-    assert set(os.listdir("/dev/shm")) <= before
+    assert unused_since(before) == set()
 
 
 def test_many_groups(check_ranks):
