@@ -22,11 +22,6 @@ class AllocatorConfig {
     return config;
   }
 
-  static const std::unordered_set<std::string>& getKeys() {
-    static const std::unordered_set<std::string> keys{"backend"};
-    return keys;
-  }
-
   void parseArgs(const std::string& text) {
     const ConfigTokenizer tokens(text);
     for (size_t i = 0; i < tokens.size(); ++i) {
@@ -44,7 +39,22 @@ class AllocatorConfig {
   }
 };
 
-REGISTER_ALLOCATOR_CONFIG_PARSE_HOOK(AllocatorConfig)
+// torch keeps one parser and refuses a key that is registered twice. In a build of torch for CUDA, that device's parser
+// is there already and knows the same key: it goes on reading what is its own.
+bool registerParser() {
+  const std::string key = "backend";
+  AcceleratorAllocatorConfig::registerDeviceConfigParserHook(
+      [others = AcceleratorAllocatorConfig::getConfigParserHook()](const std::string& text) {
+        if (others) {
+          others(text);
+        }
+        AllocatorConfig::instance().parseArgs(text);
+      },
+      AcceleratorAllocatorConfig::getKeys().count(key) != 0 ? std::unordered_set<std::string>{}
+                                                            : std::unordered_set<std::string>{key});
+  return true;
+}
+const bool is_registered = registerParser();
 
 } // namespace
 

@@ -17,6 +17,7 @@
 
 #include "runtime/Error.h"
 #include "runtime/Stream.h"
+#include "runtime/TorchVersion.h"
 #include "runtime/chip/Loader.h"
 
 namespace kunlun::distributed::symmetric_memory {
@@ -337,6 +338,9 @@ at::Tensor fillWords(at::Tensor& input, int64_t offset, int64_t value, int64_t c
 
 } // namespace
 
+// torch before 2.13 declares these operators otherwise than it registers its own kernels, which every other has to
+// match.
+#if !KUNLUN_TORCH_BEFORE(2, 13)
 TORCH_LIBRARY_IMPL(symm_mem, PrivateUse1, m) {
   m.impl("one_shot_all_reduce", TORCH_FN(oneShotNew));
   m.impl("one_shot_all_reduce_out", TORCH_FN(oneShotOut));
@@ -353,5 +357,6 @@ TORCH_LIBRARY_IMPL(symm_mem, PrivateUse1, m) {
   m.impl("multimem_one_shot_reduce_out", TORCH_FN(multimemReduceOut));
   m.impl("multimem_all_gather_out", TORCH_FN(multimemAllGatherOut));
 }
+#endif
 
 } // namespace kunlun::distributed::symmetric_memory
