@@ -10,6 +10,7 @@
 #include "runtime/Error.h"
 #include "runtime/allocator/CachingAllocatorCore.h"
 #include "runtime/chip/Loader.h"
+#include "runtime/ipc/SharedStorage.h"
 
 namespace kunlun {
 
@@ -83,6 +84,12 @@ void MemPool::end(c10::DeviceIndex device) {
 }
 
 uint64_t MemPool::sleep(bool keep) {
+  // Another process would read zeros from then on, without a word.
+  TORCH_CHECK(
+      !ipc::anyLent([&](const void* memory) { return CachingAllocator::core().poolHas(device_, id_, memory); }),
+      "the memory pool cannot sleep while one of its tensors is shared with another process or on its way there: "
+      "delete "
+      "the tensor in that process first");
   uint64_t bytes = 0;
   switch (CachingAllocator::putToSleep(device_, id_, keep, bytes)) {
     case AllocatorSleep::Done:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from torch_xpu_kunlun import _C
+
 MIB = 1 << 20
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -122,6 +124,42 @@ def test_what_a_pool_refuses(pool):
     pool.wake_up()
     with torch.kunlun.use_mem_pool(pool):
         assert torch.ones(3, device="kunlun").sum().item() == 3
+
+
+def test_what_other_processes_share_stays_awake(pool):
+    with torch.kunlun.use_mem_pool(pool):
+        shared, own = torch.ones(1000, device="kunlun"), torch.ones(1000, device="kunlun")
+    loan = _C._lend_storage(shared.untyped_storage())
+    with pytest.raises(RuntimeError, match="cannot sleep while one of its tensors is shared with another process"):
+        pool.sleep()
+    assert not pool.is_asleep
+    _C._borrow_storage(loan)  # by this very process, which ends the loan
+    elsewhere = torch.ones(1000, device="kunlun")
+    loan = _C._lend_storage(elsewhere.untyped_storage())  # is none of the pool's
+    pool.sleep()
+    _C._borrow_storage(loan)
+    with pytest.raises(RuntimeError, match=r"memory pool that sleeps .* wake_up\(\)"):
+        _C._lend_storage(own.untyped_storage())
+    pool.wake_up()
+    assert (shared + own).sum().item() == 2000
+
+
+def test_tensors_that_cannot_grow_keep_their_shapes(pool):
+    with torch.kunlun.use_mem_pool(pool):
+        x = torch.ones(1000, device="kunlun")
+    pool.sleep()
+    with pytest.raises(RuntimeError, match="memory pool that sleeps"):
+        x.resize_(2000)
+    assert x.shape == (1000,)
+    pool.wake_up()
+    with pytest.raises(torch.OutOfMemoryError):
+        x.resize_(1 << 40)
+    assert x.shape == (1000,)
+    with pytest.raises(torch.OutOfMemoryError):
+        x.set_(x.untyped_storage(), 0, (1 << 20, 1 << 20), (1, 1 << 20))
+    assert x.shape == (1000,)
+    assert x.stride() == (1,)
+    assert x.sum().item() == 1000
 
 
 def test_a_pool_that_sleeps_belongs_to_its_device(two_devices, pool):

@@ -93,8 +93,8 @@ class SleepableMemPool(MemPool):
 
     While it sleeps, nothing can be allocated from it, and an operator, copy or collective on one of its tensors raises
     RuntimeError. Freeing them is allowed. ``memory_reserved`` and ``memory_snapshot`` are about the memory that is
-    there; ``memory_allocated`` counts the tensors, asleep or awake. Memory of the pool must not be shared with other
-    processes while it sleeps. The tensors of a pool that is dropped asleep can be freed only.
+    there; ``memory_allocated`` counts the tensors, asleep or awake. A pool cannot fall asleep while another process has
+    one of its tensors. The tensors of a pool that is dropped asleep can be freed only.
 
     Raises NotImplementedError on a chip whose driver has no addresses apart from memory (``address_reserve`` and
     ``memory_map`` of the chip interface).
@@ -111,8 +111,8 @@ class SleepableMemPool(MemPool):
                 freed when the pool is awake. Otherwise the contents are undefined after ``wake_up``.
 
         Waits for all work of the pool's device; work of other devices on the pool's tensors must be over. Returns how
-        many bytes the device has got back. Raises RuntimeError when the pool sleeps already or when a thread is within
-        ``use_mem_pool`` for it.
+        many bytes the device has got back. Raises RuntimeError when the pool sleeps already, when a thread is within
+        ``use_mem_pool`` for it, or when another process has one of its tensors.
         """
         return self._sleep(keep)
 

@@ -112,17 +112,18 @@ void resizeImpl(c10::TensorImpl* self, at::IntArrayRef size, c10::OptionalArrayR
     return;
   }
   const auto itemsize = self->dtype().itemsize();
-  size_t needed = 0;
+  const size_t needed = stride.has_value()
+      ? at::detail::computeStorageNbytes(size, *stride, itemsize, self->storage_offset())
+      : at::detail::computeStorageNbytesContiguous(size, itemsize, self->storage_offset());
+  auto* storage = self->unsafe_storage().unsafeGetStorageImpl();
+  // First, so that a tensor whose storage cannot grow keeps its shape, and with it its bounds.
+  if (c10::multiply_integers(size) != 0 && storage->nbytes() < needed) {
+    growStorage(storage, needed);
+  }
   if (stride.has_value()) {
     self->set_sizes_and_strides(size, *stride);
-    needed = at::detail::computeStorageNbytes(size, *stride, itemsize, self->storage_offset());
   } else {
     self->generic_set_sizes_contiguous(size);
-    needed = at::detail::computeStorageNbytesContiguous(size, itemsize, self->storage_offset());
-  }
-  auto* storage = self->unsafe_storage().unsafeGetStorageImpl();
-  if (self->numel() != 0 && storage->nbytes() < needed) {
-    growStorage(storage, needed);
   }
 }
 

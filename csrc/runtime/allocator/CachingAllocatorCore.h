@@ -99,6 +99,7 @@ class CachingAllocatorCore {
   AllocatorSleep putToSleep(int device, AllocatorPoolId id, bool keep, kl_stream stream, uint64_t& bytes);
   AllocatorSleep wakeUp(int device, AllocatorPoolId id, kl_stream stream);
   bool poolSleeps(int device, AllocatorPoolId id);
+  bool poolHas(int device, AllocatorPoolId id, const void* ptr); // whether ptr is a block of the pool, in use
   // Whether the block is in use and has no memory at present.
   bool isAsleep(const void* ptr);
 

@@ -143,6 +143,7 @@ class CachingAllocatorCore::Device {
   AllocatorSleep putToSleep(AllocatorPoolId id, bool keep, kl_stream stream, uint64_t& bytes);
   AllocatorSleep wakeUp(AllocatorPoolId id, kl_stream stream);
   bool poolSleeps(AllocatorPoolId id);
+  bool poolHas(AllocatorPoolId id, const Block* block);
   bool isAsleep(const Block* block);
 
   void recordHistory(const AllocatorHistoryOptions& options);

@@ -22,6 +22,11 @@ bool CachingAllocatorCore::poolSleeps(int device, AllocatorPoolId id) {
   return devices_[device]->poolSleeps(id);
 }
 
+bool CachingAllocatorCore::poolHas(int device, AllocatorPoolId id, const void* ptr) {
+  Block* block = blocks_.find(ptr);
+  return block != nullptr && devices_[device].get() == block->device && block->device->poolHas(id, block);
+}
+
 bool CachingAllocatorCore::isAsleep(const void* ptr) {
   Block* block = blocks_.find(ptr);
   return block != nullptr && block->device->isAsleep(block);
@@ -169,6 +174,11 @@ bool CachingAllocatorCore::Device::poolSleeps(AllocatorPoolId id) {
   Lock lock(mutex_);
   const auto pool = private_pools_.find(id);
   return pool != private_pools_.end() && pool->second->state != Pool::State::Awake;
+}
+
+bool CachingAllocatorCore::Device::poolHas(AllocatorPoolId id, const Block* block) {
+  Lock lock(mutex_);
+  return block->allocated && block->pool != nullptr && block->pool->owner->id == id;
 }
 
 bool CachingAllocatorCore::Device::isAsleep(const Block* block) {

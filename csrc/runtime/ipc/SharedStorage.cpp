@@ -13,6 +13,7 @@
 #include <c10/core/StorageImpl.h>
 
 #include "runtime/AfterWork.h"
+#include "runtime/CachingAllocator.h"
 #include "runtime/Device.h"
 #include "runtime/Error.h"
 #include "runtime/Stream.h"
@@ -209,6 +210,7 @@ SharedStorage lend(const c10::Storage& storage, Contents contents) {
       storage.data_ptr().get_deleter() != &release,
       "Attempted to send kunlun tensor received from another process; this is not currently supported. Consider "
       "cloning before sending.");
+  CachingAllocator::checkAwake(storage.data());
   const c10::DeviceIndex device = storage.device().index();
   TORCH_CHECK(
       hasCapability(device, KL_CAP_IPC),
@@ -266,6 +268,14 @@ c10::Storage borrow(const SharedStorage& shared) {
 c10::DataPtr borrowFor(c10::DeviceIndex user, const SharedStorage& shared) {
   lazyInit();
   return take(shared, deviceOf(shared.physical_id), user, translated([&] { return TicketTable::of(shared.ticket); }));
+}
+
+bool anyLent(const std::function<bool(const void*)>& predicate) {
+  collect(/*look_for_dead=*/true);
+  auto& all = loans();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  return std::any_of(
+      all.loans.begin(), all.loans.end(), [&](const Loan& loan) { return predicate(loan.storage.data()); });
 }
 
 bool collect(bool look_for_dead) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 
 #include <c10/core/Storage.h>
 
@@ -38,5 +39,8 @@ c10::DataPtr borrowFor(c10::DeviceIndex user, const SharedStorage& shared);
 // Lets go of lent storages that nobody borrows any more; returns whether there were any. Borrowers that have died are
 // looked for if `look_for_dead`, and otherwise once a second at most.
 bool collect(bool look_for_dead = false);
+
+// Whether a storage that is lent at present has its memory where `predicate` says.
+bool anyLent(const std::function<bool(const void*)>& predicate);
 
 } // namespace kunlun::ipc
