@@ -68,6 +68,32 @@ class Batches(GroupTest):
             with pytest.raises(RuntimeError, match="endCoalescing without startCoalescing"):
                 group._end_coalescing(self.device)
 
+    def test_batch_in_which_something_else_raises(self):
+        """torch leaves it open, and the group cannot know. Its transfers do not take place, the next batch's do."""
+        after, before = (self.rank + 1) % self.world_size, (self.rank - 1) % self.world_size
+        good, target = torch.full((3,), float(self.rank), device=self.device), torch.zeros(3, device=self.device)
+        never = torch.zeros(3, device=self.device)
+        for with_collective in (False, True):
+            reduced = torch.ones(3, device=self.device)
+            with pytest.raises(ZeroDivisionError), dist._coalescing_manager(device=self.device):
+                if with_collective:
+                    dist.broadcast(reduced, 0)
+                dist.isend(good, after)
+                dist.irecv(never, before)
+                raise ZeroDivisionError
+            self.exchange([(good, after)], [(target, before)])
+            self.same(target, torch.full((3,), float(before)))
+            self.same(never, torch.zeros(3))
+            self.same(reduced, torch.ones(3))
+            target.zero_()
+            dist.barrier()
+        group = dist.group.WORLD
+        group._start_coalescing(self.device)
+        group._start_coalescing(self.device)
+        group._end_coalescing(self.device)
+        with pytest.raises(RuntimeError, match="batches do not nest"):
+            group._end_coalescing(self.device)
+
     def test_coalesced_reductions_of_which_one_is_refused(self):
         """The one before it goes on, and its tensors stay."""
         good = torch.ones(5, device=self.device)

@@ -133,12 +133,24 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::recvAnysource(Tensors& tensors,
 
 void ProcessGroupXCCL::startCoalescing() {
   checkOpen();
-  TORCH_CHECK(!batch_.has_value(), "startCoalescing: a batch of this process group is open already");
+  if (batch_.has_value()) {
+    // torch does not end a batch in which something raises that is no call of this group.
+    const size_t dropped = batch_->transfers.size();
+    dropBatch();
+    if (dropped != 0) {
+      TORCH_WARN(
+          "a batch of this process group that something has raised in was still open; its ",
+          dropped,
+          " sends and receives are dropped and have not taken place");
+    }
+  }
   batch_.emplace();
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupXCCL::endCoalescing() {
-  TORCH_CHECK(batch_.has_value(), "endCoalescing without startCoalescing");
+  TORCH_CHECK(
+      batch_.has_value(),
+      "endCoalescing without startCoalescing: batches do not nest, and a call that raises ends the batch it is in");
   Batch batch = *std::exchange(batch_, std::nullopt); // closed, whatever comes
   c10::intrusive_ptr<Work> work = std::move(batch.work);
   try {

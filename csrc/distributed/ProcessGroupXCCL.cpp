@@ -235,12 +235,16 @@ void ProcessGroupXCCL::abandon(const c10::intrusive_ptr<Work>& work) noexcept {
   }
 }
 
+void ProcessGroupXCCL::dropBatch() noexcept {
+  const Batch batch = *std::exchange(batch_, std::nullopt);
+  if (batch.work != nullptr) {
+    abandon(batch.work);
+  }
+}
+
 ProcessGroupXCCL::BatchGuard::~BatchGuard() {
   if (std::uncaught_exceptions() > exceptions_ && group_.batch_) {
-    const Batch batch = *std::exchange(group_.batch_, std::nullopt);
-    if (batch.work != nullptr) {
-      group_.abandon(batch.work);
-    }
+    group_.dropBatch();
   }
 }
 

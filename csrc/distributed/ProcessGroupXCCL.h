@@ -193,6 +193,8 @@ class ProcessGroupXCCL : public c10d::Backend {
   begin(const Request& request, const std::shared_ptr<Communicator>& communicator, const Stream& stream);
   void finish(const c10::intrusive_ptr<Work>& work);
   void abandon(const c10::intrusive_ptr<Work>& work) noexcept; // instead of finish, after a failure
+  // Closes the open batch. What has been enqueued of it goes on; its sends and receives have not been.
+  void dropBatch() noexcept;
   c10::intrusive_ptr<c10d::Work> transfer(const Transfer& what);
   // Put the transfers of a batch on the stream of `work`, which is made where there is none.
   void enqueueTransfers(std::vector<Transfer>& transfers, c10::intrusive_ptr<Work>& work);
