@@ -110,9 +110,10 @@ class SleepableMemPool(MemPool):
             keep: whether ``wake_up`` is to bring the contents back. They are copied to pinned host memory, which is
                 freed when the pool is awake. Otherwise the contents are undefined after ``wake_up``.
 
-        Waits for all work of the pool's device; work of other devices on the pool's tensors must be over. Returns how
-        many bytes the device has got back. Raises RuntimeError when the pool sleeps already, when a thread is within
-        ``use_mem_pool`` for it, or when another process has one of its tensors.
+        Waits for all work of the pool's device; work of other devices on the pool's tensors must be over, and no other
+        thread may begin any meanwhile: a call under way just then may not be refused, but touch memory that is gone.
+        Returns how many bytes the device has got back. Raises RuntimeError when the pool sleeps already, when a thread
+        is within ``use_mem_pool`` for it, or when another process has one of its tensors.
         """
         return self._sleep(keep)
 
