@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # torch's device headers are outside its stable ABI: one binary per minor, and only minors the sources were made for.
-TORCH_MINORS = ((2, 13), (2, 14))
+TORCH_MINORS = ((2, 11), (2, 13), (2, 14))
 # A translation unit of this project peaks below this much compiler memory.
 JOB_MEMORY = 1_600 << 20
 
