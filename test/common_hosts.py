@@ -19,6 +19,9 @@ TOLERANCES = {
 
 
 class CollectivesOfHosts(Collectives):
+    # Between hosts bytes of every dtype are sent, so that only some pairs of ranks would refuse.
+    test_batch_that_the_chip_refuses = None
+
     def same(self, actual, expected):
         """Equal to the last bit, but for sums of floats: the same to the last bit on every rank, and close."""
         if actual.dtype not in TOLERANCES:

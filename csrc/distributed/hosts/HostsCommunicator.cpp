@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "runtime/Error.h"
+#include "runtime/frame/DTypes.h"
 
 namespace kunlun::distributed::hosts {
 
@@ -36,7 +37,9 @@ Places placesOf(std::vector<int> host_of_rank) {
   return places;
 }
 
-HostsCommunicator::Turn::Turn(HostsCommunicator& group) : group_(group), stream_(getCurrentStream(group.device_)) {
+HostsCommunicator::Turn::Turn(HostsCommunicator& group, c10::ScalarType dtype)
+    : group_(group), stream_(getCurrentStream(group.device_)) {
+  frame::toChipDtype(dtype);
   group_.last_.block(stream_);
   enqueue(stream_.handle(), Call{}, [gate = is_enqueued_.get_future().share()](const Call&) { gate.wait_for(kGate); });
 }
@@ -181,7 +184,7 @@ void HostsCommunicator::broadcast(
     c10::ScalarType dtype,
     int root,
     kl_stream stream) {
-  const Turn turn(*this);
+  const Turn turn(*this, dtype);
   bringToAll("broadcast", send, recv, count, dtype, root, stream);
 }
 
@@ -191,7 +194,7 @@ void HostsCommunicator::allGather(
     uint64_t count,
     c10::ScalarType dtype,
     kl_stream stream) {
-  const Turn turn(*this);
+  const Turn turn(*this, dtype);
   gatherToAll("all_gather", send, recv, count, dtype, -1, stream);
 }
 
@@ -202,7 +205,7 @@ void HostsCommunicator::gather(
     c10::ScalarType dtype,
     int root,
     kl_stream stream) {
-  const Turn turn(*this);
+  const Turn turn(*this, dtype);
   if (rank_ == root) {
     gatherToAll("gather", send, recv, count, dtype, root, stream);
     return;
@@ -218,7 +221,7 @@ void HostsCommunicator::scatter(
     c10::ScalarType dtype,
     int root,
     kl_stream stream) {
-  const Turn turn(*this);
+  const Turn turn(*this, dtype);
   const at::Tensor all = make(count * static_cast<uint64_t>(nranks_), dtype);
   bringToAll("scatter", send, all.mutable_data_ptr(), count * static_cast<uint64_t>(nranks_), dtype, root, stream);
   const auto n = static_cast<int64_t>(count);
@@ -226,7 +229,7 @@ void HostsCommunicator::scatter(
 }
 
 void HostsCommunicator::barrier(kl_stream stream) {
-  const Turn turn(*this);
+  const Turn turn(*this, at::kByte);
   agreed(callOf("barrier", at::kByte, 0, rank_), stream);
 }
 
@@ -237,7 +240,7 @@ void HostsCommunicator::allToAll(
     const Layout& received,
     c10::ScalarType dtype,
     kl_stream stream) {
-  const Turn turn(*this);
+  const Turn turn(*this, dtype);
   const auto bytes = [&](const Layout& layout) {
     std::vector<int64_t> sizes;
     for (const uint64_t n : layout.counts) {

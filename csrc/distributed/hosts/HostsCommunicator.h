@@ -85,11 +85,11 @@ class HostsCommunicator final : public Communicator {
  private:
   // One collective while it is enqueued. Those on different streams happen in the order of their calls: each waits for
   // the one before. None of its work begins before all of it is enqueued, because a failure of its first part would be
-  // reported to a later part of the same call, and this rank would leave the others waiting. A call that fails halfway
-  // for another reason ends the communicator.
+  // reported to a later part of the same call, and this rank would leave the others waiting. A dtype that the chip
+  // lacks is refused before; a call that fails halfway for another reason ends the communicator.
   class Turn {
    public:
-    explicit Turn(HostsCommunicator& group);
+    Turn(HostsCommunicator& group, c10::ScalarType dtype);
     ~Turn() noexcept(false);
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;

@@ -153,7 +153,7 @@ void HostsCommunicator::allReduce(
     c10::ScalarType dtype,
     const kl_reduction& reduction,
     kl_stream stream) {
-  const Turn turn(*this);
+  const Turn turn(*this, dtype);
   reduceToAll("all_reduce", send, recv, count, dtype, reduction, -1, stream);
 }
 
@@ -165,7 +165,7 @@ void HostsCommunicator::reduce(
     const kl_reduction& reduction,
     int root,
     kl_stream stream) {
-  const Turn turn(*this);
+  const Turn turn(*this, dtype);
   if (rank_ == root) {
     reduceToAll("reduce", send, recv, count, dtype, reduction, root, stream);
     return;
@@ -181,7 +181,7 @@ void HostsCommunicator::reduceScatter(
     c10::ScalarType dtype,
     const kl_reduction& reduction,
     kl_stream stream) {
-  const Turn turn(*this);
+  const Turn turn(*this, dtype);
   const at::Tensor all = make(count * static_cast<uint64_t>(nranks_), dtype);
   reduceToAll(
       "reduce_scatter",
